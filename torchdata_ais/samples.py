@@ -1,4 +1,4 @@
-"""Samples, and WebDataset's naming rule: which member is which field of which sample.
+"""Samples, and WebDataset's rule for their keys and fields.
 
 The rule (as webdataset 1.0.2 applies it): the *key* of a member is its path up to the first dot of the last
 component, the *field* is the rest, lower-cased. ``train/cat.seg.PNG`` is field ``seg.png`` of the sample
@@ -30,22 +30,27 @@ _SHOWN_FIELDS = 20
 _WIDEST = 30
 
 _SHOWN_BY = "torchdata_ais.observe.display.shards:sample_html"
-"""What shows a sample in notebooks: a room above this one, so it is imported when one is shown."""
+"""Module that displays samples in notebooks.
+
+It is of a higher layer, so it is imported on use.
+"""
 
 
 class NoFieldError(KeyError):
-    """A field was asked of a sample that has none of that name; told with those that it has."""
+    """A sample lacks the requested field; the message lists its fields."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class Sample(dict[str, Any]):
-    """One sample: ``{"__key__": str, "__url__": str, field: value, ...}``, fields in the shard's order.
+    """One sample, a dict of fields in the shard's order.
+
+    Its form is ``{"__key__": str, "__url__": str, field: value, ...}``.
 
     Attributes:
-        place: Where in the data set it stands, as one integer (`pack_place`); -1 if it does not come from
-            `load_tar`. A checkpoint names the samples it holds by it.
+        place: Its place in the data set, as one integer (`pack_place`); -1 if it does not come from `load_tar`.
+            Checkpoints identify the samples that they hold by it.
 
     Example:
         >>> sample = Sample({"__key__": "a"}, place=pack_place(shard=3, offset=1024))
@@ -63,12 +68,15 @@ class Sample(dict[str, Any]):
 
     @property
     def shard(self) -> int:
-        """The position of its shard in the epoch's order, before the split over ranks and workers; or -1."""
+        """Position of its shard in the epoch's order before the split; or -1.
+
+        The split is that over ranks and workers.
+        """
         return unpack_place(self.place)[0]
 
     @property
     def offset(self) -> int:
-        """Where its first header begins, in bytes of the (decompressed) shard; or -1."""
+        """Offset of its first header in the (decompressed) shard; or -1."""
         return unpack_place(self.place)[1]
 
     @property
@@ -122,7 +130,7 @@ class Sample(dict[str, Any]):
         return self.renewed(self)
 
     def renewed(self, fields: dict[str, Any]) -> Sample:
-        """Return a sample with other fields that stands in the same place."""
+        """Return a sample with other fields and the same place."""
         return Sample(fields, place=self.place)
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any], int]]:
@@ -169,9 +177,11 @@ def _planned_sample(fields: dict[str, Any], place: int, source: int, draw: int) 
 
 
 def pack_place(shard: int, offset: int) -> int:
-    """Return one 63-bit integer for a place: 23 bits of shard, 40 bits of offset in blocks of 512 bytes.
+    """Return one 63-bit integer for a place.
 
-    Headers stand at multiples of 512, so this reaches 8 million shards of 512 TiB.
+    It has 23 bits of shard, and 40 bits of offset in blocks of 512 bytes.
+
+    Headers are at multiples of 512, so it is enough for 8 million shards of 512 TiB.
     """
     return -1 if shard < 0 or offset < 0 else (shard << SHARD_SHIFT) | (offset >> 9)
 
@@ -182,7 +192,7 @@ def unpack_place(place: int) -> tuple[int, int]:
 
 
 def split_name(name: str) -> tuple[str, str] | None:
-    """Return the key and the field of a member name, or None for a member that belongs to no sample.
+    """Return key and field of a member name; None if it has no sample.
 
     Example:
         >>> split_name("d.x/cat.seg.PNG")
@@ -218,5 +228,5 @@ def shown_fields(sample: Iterable[str]) -> str:
 
 
 def is_apple_double(name: str) -> bool:
-    """Return whether macOS made this member beside the real one (``._cat.jpg``): it is never data."""
+    """Return whether a member is macOS metadata (``._cat.jpg``), never data."""
     return name.startswith("._", name.rfind("/") + 1)

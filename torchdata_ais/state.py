@@ -1,15 +1,14 @@
-"""What a checkpoint is: typed, with a version and a checksum, whatever it was taken of.
+"""Checkpoint states: typed, with a version and a checksum.
 
-Users have it as plain values (`to_plain`), fit for ``torch.save(weights_only=True)`` and for JSON. It lies on disks,
-travels through object stores, and is merged by hand. A state that lost an entry would lose or double samples without a
-word, so nothing in it is used before all of it was looked at (`from_plain`): its types, what they cannot say, and the
-checksum, which finds what went wrong by chance and is no signature. What a forged state can do is bounded: no code,
-no memory beyond its own size, an error instead of positions that are not there; what can only be compared with the
-data is compared in `stage.rest`.
+Users have a state as plain values (`to_plain`), for ``torch.save(weights_only=True)`` and for JSON. States are
+stored, copied and merged by hand. A state that lost an entry would silently lose or double samples. So a state is
+used only after a complete check of its types, its constraints and its checksum (`from_plain`). The checksum detects
+accidents, and is not a signature. A forged state runs no code, takes no memory beyond its own size, and has no
+positions outside of the data. Values that need the data are compared in `pipes.checkpoint`.
 
-There are four kinds. `StreamState`: where the workers of one rank stood. `MergedState`: those of several ranks.
-`PlanState`: where reading by index stands, the same for all ranks. `WorkerPlanState`: where one worker of torch's
-loaders stands in it. A new field is a new `VERSION`.
+There are four kinds. `StreamState` has the positions of the workers of one rank, `MergedState` those of several
+ranks. `PlanState` has the position of reading by index, the same for all ranks. `WorkerPlanState` has the position of
+one worker of torch's loaders. A new field needs a new `VERSION`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,10 @@ VERSION = 1
 
 _MOST_BITS = 4096
 _MOST_NESTED = 64
-"""Resumes in a row, each on another topology and none with an item, that a state can tell of."""
+"""Most successive resumes without an item that a state can contain.
+
+Each of them is on another topology.
+"""
 
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Digest = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
@@ -48,7 +50,10 @@ class _Row(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
 
 
 class OpenPosition(_Row):
-    """A shard that is being read: its position in the epoch, where its next sample begins, and which object it is."""
+    """A shard that is being read.
+
+    It has its position in the epoch, the offset of its next sample, and its version.
+    """
 
     position: _Count
     offset: _Count
@@ -57,7 +62,7 @@ class OpenPosition(_Row):
 
 
 class ShardVersion(_Row):
-    """Which object a shard was."""
+    """Version and checksum of a shard."""
 
     position: _Count
     version: str | None = None
@@ -65,44 +70,44 @@ class ShardVersion(_Row):
 
 
 class SeenShard(_Row):
-    """A shard that was begun, and a hash of its name."""
+    """A shard that was started, and a hash of its name."""
 
     position: _Count
     name_hash: _Count
 
 
 class GeneratorState(_Row):
-    """Where a `random.Random` stands: the words of its state, four bytes each."""
+    """State of a `random.Random`: its words, four bytes each."""
 
     version: _Count
     words: bytes
 
 
 class StageState(_Row):
-    """How many items a stage held, and where its generator stood."""
+    """Number of items that a stage held, and the state of its generator."""
 
     held: _Count
     generator: GeneratorState | None = None
 
 
 class SeedState(_Row):
-    """How many epochs a stage has begun, and the seed of the last."""
+    """Number of epochs that a stage has started, and the last seed."""
 
     epochs: _Count
     seed: Annotated[int, Meta(ge=0)]
 
 
 class ReaderState(Struct, forbid_unknown_fields=True, gc=False):
-    """Where the stage that reads shards stood.
+    """Position of the stage that reads shards.
 
     Attributes:
         instances: Instances in the epoch: ranks times workers.
-        instance: Which one this was.
-        begun: Shards of its own that it had begun.
-        left: Bitmap of the positions to begin, instead of `begun`, after a resume on another topology.
+        instance: The number of this one.
+        begun: How many shards of its share it had started.
+        left: Bitmap of the positions to start, instead of `begun`, after a resume on another topology.
         open: The shards under way.
-        seen: The shards begun last: they show whether the listing has changed.
-        held: Packed places of the samples that the reader and the stages below held, 8 bytes each.
+        seen: The shards started last: they show whether the listing has changed.
+        held: Packed places of the samples in the reader and the downstream stages, 8 bytes each.
         versions: The shards those samples came from.
     """
 
@@ -125,15 +130,15 @@ class ReaderState(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Part(Struct, tag_field="kind", forbid_unknown_fields=True, gc=False):
-    """What an instance reports."""
+    """The report of an instance."""
 
 
 class InstanceState(_Part, tag="instance"):
-    """Where an instance stood; with `stages` None it had not begun.
+    """State of an instance; with `stages` None it had not started.
 
     Attributes:
-        reader: Where it stood in the shards.
-        stages: What the stages below the reader held, the last first.
+        reader: Its position in the shards.
+        stages: The contents of the stages downstream of the reader, the last first.
         seeds: Of the stages that draw.
     """
 
@@ -146,12 +151,12 @@ class InstanceState(_Part, tag="instance"):
         _require(8 * held <= len(self.reader.held), "its stages hold more samples than are named")
 
     def leaves(self) -> Iterator[InstanceState]:
-        """Yield the states of instances that have begun in this one: itself."""
+        """Yield the states of started instances in this one: itself."""
         yield self
 
 
 class SharedState(_Part, tag="shared"):
-    """What an instance is to read: its share of what others had left.
+    """Part of the remaining data of other instances, for one instance.
 
     Attributes:
         of: The others.
@@ -168,7 +173,7 @@ class SharedState(_Part, tag="shared"):
         _require(self.depth() <= _MOST_NESTED, f"it tells of more than {_MOST_NESTED} resumes in a row")
 
     def depth(self) -> int:
-        """Return how many resumes in a row it tells of."""
+        """Return the number of successive resumes in it."""
         return 1 + max((part.depth() for part in self.of if isinstance(part, SharedState)), default=0)
 
     def leaves(self) -> Iterator[InstanceState]:
@@ -178,7 +183,7 @@ class SharedState(_Part, tag="shared"):
 
 
 class Refused(_Part, tag="refused"):
-    """Why an instance cannot say where it stands; raised when somebody asks."""
+    """Reason why an instance has no state; raised when it is requested."""
 
     what: str
     todo: str
@@ -195,10 +200,10 @@ def pack(part: Part | Refused) -> bytes:
 
 
 def unpack(packed: bytes) -> Part:
-    """Return what was packed.
+    """Return the unpacked report.
 
     Raises:
-        StateError: The bytes are not what `pack` makes; or the error that the instance met.
+        StateError: The bytes are not a result of `pack`; or the instance had an error.
     """
     try:
         part: Part | Refused = _packed.decode(packed)
@@ -210,24 +215,24 @@ def unpack(packed: bytes) -> Part:
 
 
 class _Kind(Struct, tag_field="kind", forbid_unknown_fields=True, gc=False):
-    """What `to_plain` takes."""
+    """Argument of `to_plain`."""
 
 
 class StreamState(_Kind, tag="stream", kw_only=True):
-    """Where one rank stood.
+    """State of one rank.
 
     Attributes:
         stages: Names of the stages, last first.
         seed: The loader's seed.
-        epoch: The epoch of the data: which order of the shards.
+        epoch: The epoch of the data; it decides the order of the shards.
         user_epoch: The epoch as the user counts; differs from `epoch` with a fixed number of steps.
-        step: Batches of it that were given out.
+        step: Batches of it that were returned.
         rank: This rank.
         ranks: Ranks there are.
         workers: Workers of this rank (1 for none).
         turn: The worker that yields next.
-        shards: The digest of the shards that were listed; empty where nothing was.
-        instances: Where each worker stood; None means that the epoch has not begun.
+        shards: The digest of the listed shards; empty without a listing.
+        instances: The state of each worker; None means that the epoch has not started.
     """
 
     stages: list[str]
@@ -270,7 +275,10 @@ class StreamState(_Kind, tag="stream", kw_only=True):
         return [self]
 
     def difference(self, other: StreamState) -> tuple[str, Any, Any] | None:
-        """Return the first field in which two ranks of a loader must agree and do not, with both values; or None."""
+        """Return the first field that differs between ranks and must not.
+
+        Return it with both values; None if there is none.
+        """
         ours, theirs = _alike(self), _alike(other)
         if ours != theirs:
             pairs = zip(self.ALIKE, ours, theirs, strict=True)
@@ -284,7 +292,7 @@ _alike = attrgetter(*StreamState.ALIKE)
 
 
 class MergedState(_Kind, tag="merged"):
-    """Where several ranks of a loader stood, after the same number of steps."""
+    """State of several ranks of a loader after the same number of steps."""
 
     merged: list[StreamState]
 
@@ -300,20 +308,22 @@ class MergedState(_Kind, tag="merged"):
 
 
 class Segment(_Row):
-    """A part of a run by index in which global batch, sources and weights were the same.
+    """A part of a run by index with one global batch and fixed weights.
+
+    Its sources are fixed, too.
 
     Attributes:
         step: The first step of it.
         position: The first position of it, counted over the whole run.
-        epoch: The epoch that position is in.
+        epoch: The epoch of that position.
         global_batch: Positions a step, over all ranks.
         weights: Of each source, in 1/65,536; 0 for one that was removed.
         draws: How many samples were drawn from each source before.
         epoch_step: The first step of that epoch.
         epoch_position: The first position of that epoch.
-        given: How many samples of each source that epoch had given before, since the last change in it; empty where the
-            order goes on.
-        left: How many it had left, as it was planned then; likewise.
+        given: How many samples of each source that epoch had returned before, since its last change; empty if the
+            order continues.
+        left: How many it had left, by the plan of then; empty likewise.
     """
 
     step: _Count
@@ -343,7 +353,7 @@ class Segment(_Row):
 
 
 class EpochShare(_Row):
-    """What a worker has given of an epoch.
+    """Samples of an epoch that a worker has returned.
 
     Attributes:
         seed: Of the order.
@@ -361,7 +371,7 @@ class EpochShare(_Row):
 
 
 class _PlanKind(_Kind, kw_only=True):
-    """What a run by a plan is about."""
+    """Subject of a planned run."""
 
     plan: Annotated[int, Meta(ge=1, le=1 << 16)]
     sources: Annotated[list[_Digest], Meta(min_length=1)]
@@ -370,24 +380,26 @@ class _PlanKind(_Kind, kw_only=True):
 
 
 class PlanState(_PlanKind, tag="plan", kw_only=True):
-    """Where reading by index stands: the same on all ranks, and for any number of them.
+    """Position of reading by index, the same for all ranks.
+
+    It holds for any number of ranks.
 
     Attributes:
-        plan: Version of the plan: which function of position the order is.
+        plan: Version of the plan, the function from position to sample.
         sources: The digest of each source, in the order they came; one that was removed stays.
         removed: The numbers of those.
         weights: The digest of all weights of the mixture, those that hold later included.
-        order: How the order is made, in words.
+        order: The method of the order, in words.
         seed: The loader's seed.
-        segments: One for each change of global batch, sources or weights; the first begins the run.
-        step: Global batches that were given out.
-        position: The position that the next one begins at.
-        epoch: The epoch that it is in.
-        draws: How many samples of each source stand before it.
+        segments: One for each change of global batch, sources or weights; the first starts the run.
+        step: Global batches that were returned.
+        position: The first position of the next one.
+        epoch: The epoch of that position.
+        draws: How many samples of each source are before it.
         epoch_step: The first step of that epoch.
         epoch_position: The first position of that epoch.
-        given: How many samples of each source that epoch has given, since the last change in it; empty between epochs.
-        left: How many it has left; likewise.
+        given: How many samples of each source that epoch has returned, since its last change; empty between epochs.
+        left: How many it has left; empty likewise.
     """
 
     removed: list[_Count]
@@ -441,14 +453,16 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
 
 
 class WorkerPlanState(_PlanKind, tag="plan-worker", kw_only=True):
-    """Where one worker stands that reads by index under torch's own loaders: for the same ranks and workers only.
+    """Position of one worker of torch's loaders that reads by index.
+
+    It holds for the same ranks and workers only.
 
     Attributes:
         plan: As for `PlanState`; so are sources, weights and order.
         seeds: Those of the dataset and of the stage that reads.
-        runs: How many iterations were begun.
+        runs: How many iterations were started.
         share: Rank, ranks, worker and workers.
-        epoch: The epoch under way; None: there is none.
+        epoch: The epoch under way, or None.
     """
 
     seeds: tuple[int, int]
@@ -467,12 +481,18 @@ State = StreamState | MergedState | PlanState | WorkerPlanState
 
 
 def to_plain(state: State) -> dict[str, Any]:
-    """Return `state` as users keep it: plain values that JSON can hold; bytes are base64 text."""
+    """Return `state` as plain values that JSON can hold.
+
+    Bytes are base64 text.
+    """
     return sealed(msgspec.to_builtins(state))
 
 
 def merged_plain(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what `to_plain` does of a `MergedState` of parts that were looked at, each as `content_of` gives it."""
+    """Return the plain form of a `MergedState` of checked parts.
+
+    Each part is a result of `content_of`. `to_plain` of the state returns the same.
+    """
     return sealed({"kind": "merged", "merged": parts})
 
 
@@ -482,7 +502,7 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def content_of(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return a state without what `sealed` puts to it."""
+    """Return a state without the additions of `sealed`."""
     content = plain.copy()
     for name in ("format", "version", "checksum"):
         content.pop(name, None)
@@ -490,10 +510,10 @@ def content_of(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_plain(plain: Any) -> State:
-    """Return what `to_plain` was given.
+    """Return the state of a result of `to_plain`.
 
     Raises:
-        StateError: It is no state, of another version of the package, or not as it was saved.
+        StateError: It is not a state, of another version of the package, or changed after it was saved.
     """
     if not isinstance(plain, dict) or not isinstance(plain.get("format"), str) or plain["format"] != FORMAT:
         raise StateError.at(
@@ -512,7 +532,7 @@ def from_plain(plain: Any) -> State:
 
 
 def cut(text: str, most: int = 300) -> str:
-    """Return `text`, or its beginning if it is long: what a state says may be of any size."""
+    """Return `text`, or its beginning: texts in a state may have any size."""
     return text if len(text) <= most else text[:most] + "..."
 
 

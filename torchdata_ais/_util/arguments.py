@@ -1,6 +1,6 @@
 """Argument checks, with suggestions for unknown names.
 
-What an annotation leaves open, or names only to type checkers, is taken as it is.
+Arguments whose annotation is open, or only for type checkers, are accepted unchecked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AS_GOOD: dict[type, tuple[type, ...]] = {
     bytes: (bytearray, memoryview),
     dict: (collections.abc.Mapping,),
 }
-"""What programs pass as well, and what is told only if the call fails by it."""
+"""Types accepted in addition to the annotated one, unless the call fails."""
 _SERIES = frozenset([list, tuple, collections.abc.Sequence])
 
 
@@ -44,14 +44,14 @@ def check_kinds(
     *,
     failed: bool = False,
 ) -> None:
-    """Raise `ArgumentError` if an argument is of another kind than its annotation says.
+    """Raise `ArgumentError` if an argument does not match its annotation.
 
     Args:
         function: Has the annotations.
-        bound: What it is called with.
-        name: What to call it.
+        bound: The arguments of the call.
+        name: Its name in messages.
         collected: The `TypedDict` of the keyword arguments that it collects; None leaves these alone.
-        failed: Whether the call has failed: then None is no value for what does not name it.
+        failed: Whether the call has failed: then None is refused where the annotation lacks it.
 
     Example:
         >>> def load(url: str, retries: int | None = 1) -> None: ...
@@ -123,7 +123,7 @@ def _fits(value: Any, kind: Any, *, failed: bool) -> bool:
 
 
 def _is_choice(value: Any, kind: Any) -> bool:
-    """Return whether a value is of the type of what can be chosen from, and only another one."""
+    """Return whether a value has the type of the choices without being one."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     return any(
         isinstance(one, type(value))
@@ -139,7 +139,7 @@ def _shown(value: Any) -> str:
 
 
 def _words(kind: Any) -> str:
-    r"""Return what to pass, in words.
+    r"""Return the accepted values, in words.
 
     Example:
         >>> _words(str | os.PathLike | None), _words(Literal["warn", "skip"] | Callable[..., Any])
@@ -183,12 +183,14 @@ _PART = 4  # letters of a name that may be a part of the one that is meant
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return a question that offers what of `known` looks like `name`, whatever the case; "" if nothing does.
+    """Return a question that offers similar names; "" without any.
+
+    Upper and lower case count as equal.
 
     Args:
-        name: What was written.
-        known: What could have been.
-        otherwise: What to say where nothing looks like it, but it is a part of some.
+        name: The unknown name.
+        known: The valid names.
+        otherwise: The text if no name is similar, but some contain it.
 
     Example:
         >>> did_you_mean("sise", ["size", "threads"]), did_you_mean("PIL", ["l", "pil"]), did_you_mean("x", ["size"])
@@ -225,7 +227,7 @@ ELSEWHERE = {
     "weights": "they are called probs",
     "device": "workers make batches on the CPU; ais_loader(device='cuda') copies each to the GPU",
 }
-"""What to write instead of options that torch's and webdataset's loaders have."""
+"""Replacements for options of torch's and webdataset's loaders."""
 
 
 _P = ParamSpec("_P")
@@ -236,13 +238,13 @@ _OWNERS = frozenset(["self", "cls"])
 
 
 def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return `function`, which then refuses arguments that it does not take in words that help.
+    """Return `function` with checks that refuse wrong arguments helpfully.
 
     Keyword arguments that it collects are known where they are annotated as ``Unpack[...]`` of a `TypedDict`.
 
     Args:
-        function: A function, or the ``__init__`` of a class. What users call the latter by is the ``functional_name``
-            of its class, or the class's name.
+        function: A function, or the ``__init__`` of a class. Messages name a class by its ``functional_name``, else
+            by its own name.
 
     Example:
         >>> def load(url: str, *, retries: int = 1) -> None: ...
@@ -250,21 +252,23 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
         Traceback (most recent call last):
         torchdata_ais.errors.ArgumentError: load() has no option 'retires'. Did you mean retries?
     """
-    signature = functools.lru_cache(1)(lambda: inspect.signature(function))  # made when it is asked for
+    signature = functools.lru_cache(1)(lambda: inspect.signature(function))  # made on first use
     is_made = function.__name__ == "__init__"
 
     @functools.wraps(function)
     def call(*arguments: _P.args, **named: _P.kwargs) -> _R:
         call = check_call(function, arguments, named, signature())
-        if not is_made:  # what it does cannot be taken back; what it collects is handed on to who checks it
+        if (
+            not is_made
+        ):  # its effects cannot be undone; collected arguments go on to a function that checks them
             call._replace(collected=None).check_kinds()
         try:
             result = function(*arguments, **named)
         except Exception as error:
-            if not isinstance(error, AISError):  # the first two are what values of another kind make
+            if not isinstance(error, AISError):  # values of another kind raise the first two
                 call.check_kinds(failed=isinstance(error, (TypeError, AttributeError)))
             raise
-        if is_made:  # an object says more of its own arguments than their kinds do
+        if is_made:  # an object checks its arguments in more detail than by kind
             call.check_kinds()
         return result
 
@@ -278,12 +282,12 @@ def checked_options(kind: type[_T]) -> type[_T]:
 
 
 class Call(NamedTuple):
-    """A call that was looked at.
+    """A checked call.
 
     Attributes:
-        function: What is called.
+        function: The called function.
         bound: Its arguments.
-        name: What to call it.
+        name: Its name in messages.
         collected: The `TypedDict` of the keyword arguments that it collects.
     """
 
@@ -293,7 +297,7 @@ class Call(NamedTuple):
     collected: type | None
 
     def check_kinds(self, *, failed: bool = False) -> None:
-        """Raise `ArgumentError` if an argument is of another kind than its annotation says."""
+        """Raise `ArgumentError` if an argument does not match its annotation."""
         check_kinds(*self, failed=failed)
 
 
@@ -303,7 +307,10 @@ def check_call(
     named: Mapping[str, Any],
     signature: inspect.Signature | None = None,
 ) -> Call:
-    """Raise `ArgumentError` unless `function` takes these arguments by their names and number; see `checked`."""
+    """Raise `ArgumentError` unless `function` takes these arguments.
+
+    Checks names and number; see `checked`.
+    """
     signature = signature or inspect.signature(function)
     known, collects, name = [], "", function.__name__
     for one in signature.parameters.values():
@@ -314,7 +321,7 @@ def check_call(
     behind = 1 if not _OWNERS.isdisjoint(signature.parameters) else 0
     if name == "__init__":
         stage = getattr(arguments[0], "functional_name", "")
-        if stage and known[:1] == ["source"]:  # what users chain it to
+        if stage and known[:1] == ["source"]:  # users chain the stage to its source
             del known[0]
             behind = 2
         name = stage or type(arguments[0]).__name__
@@ -342,12 +349,12 @@ def check_call(
 def check_function(function: Any, count: int, name: str) -> None:
     """Raise `UsageError` unless `function` can be called with `count` values.
 
-    Functions that do not tell what they take, as many written in C, are taken as they are.
+    Functions without a signature, as many written in C, are accepted unchecked.
 
     Args:
         function: The argument.
         count: How many values it will be called with.
-        name: What to call it, such as ``map_sample()``.
+        name: Its name in messages, such as ``map_sample()``.
 
     Example:
         >>> check_function(len, 1, "select()")
@@ -362,7 +369,7 @@ argument: 'label'. Pass a function of 1 value; functools.partial fixes others
             f"{name} was given a {type(function).__name__}", todo=f"pass a function of {wanted}"
         )
     try:
-        # As it will be called: the function that a decorator wraps may take something else than what it returned.
+        # As it will be called: a decorator's function may accept other arguments than the wrapped one.
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return
@@ -378,7 +385,9 @@ argument: 'label'. Pass a function of 1 value; functools.partial fixes others
 
 
 def option(kind: type[_T], given: _T | None, named: dict[str, Any]) -> _T:
-    """Return the options object `given`; without one, make it of those of the keyword arguments that are its fields.
+    """Return the options object `given`, or one made of keyword arguments.
+
+    Only keyword arguments that are fields of the object count.
 
     Args:
         kind: A dataclass that checks its fields.
@@ -386,7 +395,7 @@ def option(kind: type[_T], given: _T | None, named: dict[str, Any]) -> _T:
         named: All further keyword arguments; those that are taken are taken out.
 
     Raises:
-        UsageError: It is none of its kind, or is said twice.
+        UsageError: It has the wrong type, or is given twice.
     """
     own = taken(named, kind)
     if given is None:
@@ -401,7 +410,10 @@ def option(kind: type[_T], given: _T | None, named: dict[str, Any]) -> _T:
 
 
 def taken(named: dict[str, Any], known: type) -> dict[str, Any]:
-    """Take those keyword arguments that the `TypedDict` or dataclass `known` has out of `named`, and return them."""
+    """Take out of `named` the arguments that `known` has; return them.
+
+    `known` is a `TypedDict` or a dataclass.
+    """
     return {name: named.pop(name) for name in known.__annotations__ if name in named}
 
 
@@ -424,7 +436,9 @@ def check_number(value: Any, least: float, name: str, *, optional: bool = False,
 
 
 def whole_number(value: Any, name: str, least: int = 0, most: int = 2**62) -> int:
-    """Return a number of `least` to `most`, whichever type of whole numbers it has; else raise `UsageError`.
+    """Return an integer from `least` to `most`, else raise `UsageError`.
+
+    Any type of integers is accepted.
 
     Example:
         >>> import numpy
@@ -446,7 +460,7 @@ def whole_number(value: Any, name: str, least: int = 0, most: int = 2**62) -> in
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse a seed that is no whole number, at once.
+    """Refuse at once a seed that is not an integer.
 
     Example:
         >>> check_seed(7)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 DeviceName = Union["str", "int", "torch.device", None]
-"""What a user writes."""
+"""A device as users name it."""
 
 AHEAD = 2
 """Batches that are copied ahead of the one in the loop."""
@@ -19,7 +19,7 @@ _TODO = 'use "cpu", "cuda", or "cuda:0" for the first GPU'
 
 
 def _parsed(device: DeviceName) -> torch.device | None:
-    """Return the GPU that is named, whether it is here or not; None for the CPU."""
+    """Return the GPU that is named, present or not; None for the CPU."""
     import torch
 
     if device is None:
@@ -42,7 +42,7 @@ def gpu_named(device: DeviceName) -> torch.device | None:
     """Return the GPU that `device` names, as torch knows it; None for the CPU.
 
     Raises:
-        UsageError: It is no device, of another kind, or not here.
+        UsageError: It is not a device, of another kind, or not present.
 
     Example:
         >>> print(gpu_named("cpu"))
@@ -69,8 +69,8 @@ def needs_gpu(what: str, otherwise: str) -> None:
     """Refuse `what` where torch sees no GPU.
 
     Args:
-        what: What was asked for.
-        otherwise: What to do without a GPU.
+        what: The request that needs a GPU.
+        otherwise: The advice for a machine without a GPU.
 
     Raises:
         UsageError: There is none.
@@ -85,7 +85,9 @@ def needs_gpu(what: str, otherwise: str) -> None:
 
 
 def device_memory(device: DeviceName) -> str:
-    """Return in a sentence how many batches are held where; "" for the CPU. No GPU need be here.
+    """Return a sentence on how many batches are held where; "" for the CPU.
+
+    The GPU need not be present.
 
     Example:
         >>> device_memory("cuda").partition(":")[0], device_memory("cpu")

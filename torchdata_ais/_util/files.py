@@ -19,7 +19,9 @@ from torchdata_ais.errors import UsageError
 
 
 def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> BufferedReader:
-    """Open a file for reading; a pipe, a device or a folder under its name is refused, and not waited for.
+    """Open a regular file for reading.
+
+    A pipe, a device or a folder under its name is refused without waiting for it.
 
     Args:
         path: The file.
@@ -52,10 +54,12 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Buffer
 
 @contextmanager
 def whole_file(path: Path, *, on_disk: bool = False) -> Iterator[BinaryIO]:
-    """Give a file to write; it gets its name at the end of the block, and is gone if that raises.
+    """Yield a file to write that gets its name at the end of the block.
+
+    It is removed if the block raises.
 
     Args:
-        path: The name; what has it already is replaced.
+        path: The name; an existing file is replaced.
         on_disk: Whether it is to survive a power cut, too.
 
     Example:
@@ -78,7 +82,7 @@ def whole_file(path: Path, *, on_disk: bool = False) -> Iterator[BinaryIO]:
         unfinished.replace(path)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename == str(unfinished):  # a name nobody has heard of
+        if isinstance(error, OSError) and error.filename == str(unfinished):  # users do not know this name
             error.filename, error.filename2 = str(path), None
         raise
 
@@ -102,7 +106,10 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
 
 @contextmanager
 def no_empty_folders(paths: Iterable[Path]) -> Iterator[None]:
-    """Take away again, if what runs inside fails, what it made of these folders, and above them, and left empty."""
+    """Remove empty folders that the block made, if the block fails.
+
+    These are `folders` and their parents.
+    """
     made: set[Path] = set()
     for path in map(Path.absolute, paths):
         made.update(folder for folder in (path, *path.parents) if not folder.exists())
@@ -116,7 +123,7 @@ def no_empty_folders(paths: Iterable[Path]) -> Iterator[None]:
 
 
 def name_file(error: OSError, path: str) -> None:
-    """Have `error` say that it was `path`, unless it names a file.
+    """Add `path` to `error`, unless it names a file.
 
     Example:
         >>> error = OSError(28, "No space left on device")
@@ -130,7 +137,7 @@ def name_file(error: OSError, path: str) -> None:
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Have an ``OSError`` of what runs inside say that it was `path`."""
+    """Add `path` to any ``OSError`` that the block raises."""
     try:
         yield
     except OSError as error:

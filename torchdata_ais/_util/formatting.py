@@ -49,7 +49,7 @@ def span_text(numbers: tuple[int, int]) -> str:
 
 
 def value_text(value: Any) -> str:
-    r"""Return what kind of value this is, and how large; short ones as they are.
+    r"""Return type and size of a value; short values as they are.
 
     Example:
         >>> import numpy as np
@@ -96,7 +96,9 @@ _RIGHT = ' style="text-align:right;white-space:nowrap"'
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table of texts, the first of them its head: names to the left, all else to the right.
+    """Return the lines of a table of texts, the first of them its head.
+
+    Names are aligned to the left, all other columns to the right.
 
     Example:
         >>> text_table([["stage", "items"], ["load", "12"]])
@@ -114,7 +116,7 @@ def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int 
     """Return a table of texts; spaces at the beginning of a cell stay.
 
     Args:
-        head: What the columns are called; empty for none.
+        head: The names of the columns; empty for none.
         rows: Their cells.
         left: How many columns begin at the left; the others, numbers, end at the right.
 
@@ -129,7 +131,9 @@ style="text-align:left;overflow-wrap:anywhere">a &lt; b</td></tr></tbody></table
 
 
 def html_text(text: str) -> str:
-    r"""Return a text for a page or a notebook: escaped, without secrets, control characters spelled out.
+    r"""Return a text for a page or a notebook: escaped and without secrets.
+
+    Control characters are spelled out.
 
     Example:
         >>> html_text("<b>\x1b[2J")
@@ -149,7 +153,9 @@ def with_lines(table: str, lines: Iterable[str]) -> str:
 
 
 def html_page(title: str, body: Iterable[str]) -> str:
-    """Return a page of these parts, light or dark as the reader's system is. It runs no script and fetches nothing.
+    """Return a page of these parts, light or dark as the reader's system is.
+
+    It runs no script and fetches nothing.
 
     Example:
         >>> html_page("a & b", ["<p>c</p>"]).startswith("<!DOCTYPE html>")

@@ -1,7 +1,6 @@
 """Start and end of processes and threads.
 
-An exception would not do: libraries meet it in the middle of their own initialisation, and print it, or turn it into
-errors of theirs.
+An exception does not suffice: libraries catch it during their initialisation, and print or replace it.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 _open: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
-"""Objects to close at exit: the process that opened each, and the name of the method that closes it."""
+"""Objects to close at exit: their process and the name of the method."""
 
 
 def close_at_exit(owner: Any, method: str = "close") -> None:
-    """Close `owner` before the interpreter ends, unless it was collected before.
+    """Close `owner` at interpreter exit, unless it was collected before.
 
-    The interpreter empties modules before it collects what is left. A generator that is closed then runs its
-    ``finally`` blocks without the names of its module, and prints "Exception ignored in".
-    Objects are closed in the order in which they were opened, so that downstream iterators end first.
-    A forked process leaves the objects of its parent alone.
+    The interpreter empties modules before it collects the remaining objects. A generator that is closed then runs its
+    ``finally`` blocks without the names of its module, and prints "Exception ignored in". Objects are closed in the
+    order in which they were opened, so that downstream iterators end first. A forked process leaves the objects of
+    its parent alone.
 
     Args:
         owner: Any object that can be referenced weakly.
@@ -55,12 +54,15 @@ def _close_open() -> None:
         if pid == os.getpid():
             try:
                 getattr(owner, method)()
-            except Exception:  # noqa: BLE001 - the program is over, and its result stands
+            except Exception:  # noqa: BLE001 - the program is over, and its result remains
                 _log.debug("could not close %r at exit", owner, exc_info=True)
 
 
 def safe_context(method: str | None) -> Any:
-    """Return the multiprocessing context: the default one, but never fork after CUDA has been initialised."""
+    """Return the multiprocessing context: the default one, if it is safe.
+
+    It never forks after CUDA has been initialised.
+    """
     context: Any = get_context(method)
     if method is None and context.get_start_method() == "fork" and _cuda_is_up():
         context = get_context("forkserver")
@@ -68,9 +70,11 @@ def safe_context(method: str | None) -> Any:
 
 
 def end_with(pid: int) -> None:
-    """End this process when `pid` is gone, however busy its main thread is. Returns at once.
+    """End this process when `pid` is gone, even if its main thread is busy.
 
-    Its parent is not asked: under the start method "forkserver" that is a server, which may live on.
+    Returns at once.
+
+    The parent process does not count: under the start method "forkserver" it is a server, which may live on.
     """
     threading.Thread(target=_wait_for_the_end, args=(pid,), name="parent-watch", daemon=True).start()
 
@@ -111,7 +115,10 @@ STATUS = 130
 
 
 def quit_at_once() -> None:
-    """Have Ctrl-C end the process with one line, unless the shell had it ignored."""
+    """Let Ctrl-C end the process with one line.
+
+    If the shell had it ignored, it stays ignored.
+    """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _quit)
 
@@ -139,6 +146,6 @@ def meanwhile(
         yield
     finally:
         over.set()
-        # When the interpreter ends the thread is no more, and would be waited for.
+        # At interpreter exit the thread does not exist any more, and would be waited for.
         if threading.current_thread() is not thread and not sys.is_finalizing():
             thread.join(end_s)

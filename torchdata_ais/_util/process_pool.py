@@ -23,12 +23,15 @@ from torchdata_ais.errors import UsageError, WorkerDiedError
 
 @contextlib.contextmanager
 def holding_signals() -> Iterator[None]:
-    """Keep back what this process handles, here and in the processes started meanwhile, until they ignore it."""
+    """Hold back handled signals, here and in processes that are started.
+
+    New processes hold them until they ignore them.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     handled = {number for number in signal.valid_signals() if callable(signal.getsignal(number))}
-    handled.discard(signal.SIGCHLD)  # a fork server begun here would never see its processes end
+    handled.discard(signal.SIGCHLD)  # a fork server started here would never see its processes end
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *handled})
     try:
         yield
@@ -37,8 +40,11 @@ def holding_signals() -> Iterator[None]:
 
 
 def take_no_part_in_signals() -> None:
-    """Leave Ctrl-C and whatever else the main process handles to the main process; die of SIGTERM at once."""
-    # Held since this process was begun; one that was not forked knows by this alone what the main process handles.
+    """Leave Ctrl-C and other handled signals to the main process.
+
+    SIGTERM ends this process at once.
+    """
+    # Held since this process started; a spawned one learns only from this what the main process handles.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, ()) if hasattr(signal, "pthread_sigmask") else set()
     for number in signal.valid_signals():
         if number in held or callable(signal.getsignal(number)):
@@ -57,9 +63,11 @@ _GRACE_S = 2.0
 
 
 class OrderedPool(Generic[_T, _R]):
-    """Processes that each take every n-th argument, so that the order of results needs no bookkeeping.
+    """Processes that each take every n-th argument, with ordered results.
 
-    A process ends when this one does, however that ends. One that dies is an error here, at once.
+    The fixed assignment gives the order without bookkeeping.
+
+    A process ends when this one does, even after a kill. The death of a process is an error here, at once.
 
     Memory: ``2 * processes`` arguments and as many results.
 
@@ -91,7 +99,10 @@ class OrderedPool(Generic[_T, _R]):
             raise
 
     def map(self, arguments: Iterable[_T]) -> Iterator[_R]:
-        """Yield the results, in the order of the arguments. What the function raises is raised in its place."""
+        """Yield the results in the order of the arguments.
+
+        An exception of the function is raised at the position of its result.
+        """
         waiting: deque[int] = deque()
         for index, argument in enumerate(arguments):
             number = index % len(self._workers)
@@ -128,7 +139,7 @@ class OrderedPool(Generic[_T, _R]):
         )
 
     def close(self) -> None:
-        """End the processes, whatever they are doing."""
+        """End the processes, even busy ones."""
         for process, conn in self._workers:
             conn.close()
             process.terminate()
@@ -165,7 +176,7 @@ def _work(function: Callable[[Any], Any], conn: Connection, main_pid: int) -> No
     arguments: SimpleQueue[Any] = SimpleQueue()
 
     def receive() -> None:
-        # A thread of its own: the main process never waits for this one to have time for the next argument.
+        # A separate thread: the main process never waits until this one can take the next argument.
         with suppress(EOFError, OSError):
             while True:
                 arguments.put(conn.recv())
@@ -191,6 +202,6 @@ def _picklable(error: Exception) -> Exception:
     try:
         if type(pickle.loads(pickle.dumps(error))) is type(error):  # noqa: S301 - our own bytes
             return error
-    except Exception:  # noqa: BLE001, S110 - it cannot be pickled, whatever says so
+    except Exception:  # noqa: BLE001, S110 - the exception cannot be pickled
         pass
     return RuntimeError(f"{type(error).__name__}: {error}")

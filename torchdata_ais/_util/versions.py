@@ -31,19 +31,22 @@ _PACKAGES = (
 )
 
 OLDEST = {"torch": (2, 3, 1), "torchdata": (0, 8), "aistore": (1, 24)}
-"""The oldest of each that this package works with; torchdata need not be there at all."""
+"""Oldest supported versions; torchdata is optional."""
 
 NEWEST_TORCH = "2.15"
-"""The newest torch that this package was tested with; a later one may have no DataPipes."""
+"""Newest tested torch; a later one may have no DataPipes."""
 
 
 def check_versions() -> None:
-    """Raise `MissingLibraryError` if torch, torchdata or the AIStore SDK is too old; nothing is imported for it."""
+    """Raise `MissingLibraryError` if an installed library is too old.
+
+    Checks torch, torchdata and the AIStore SDK, without importing them.
+    """
     for name, oldest in OLDEST.items():
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
-            continue  # told where it is needed
+            continue  # reported where it is needed
         if tuple(int(part) for part in re.findall(r"\d+", version)[: len(oldest)]) < oldest:
             from torchdata_ais.errors import MissingLibraryError
 
@@ -54,9 +57,9 @@ def check_versions() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of the platform, and of what is installed of the packages that matter.
+    """Return the versions of Python, the platform and relevant packages.
 
-    Nothing is imported for it, so that it works where an import fails.
+    It imports nothing, so that it works where an import fails.
 
     Example:
         >>> list(versions())[:3]
@@ -92,8 +95,8 @@ def require(module: str, purpose: str, *, package: str = "") -> Any:
 
     Args:
         module: The name to import.
-        purpose: What needs it, for the message.
-        package: What pip installs, where that is not `module`.
+        purpose: The feature that needs it, for the message.
+        package: The name for pip, if it is not `module`.
 
     Raises:
         MissingLibraryError: It is not installed; the message has the command. (Also an ImportError.)

@@ -15,10 +15,10 @@ from torchdata_ais.errors import UsageError
 
 
 def instance_of(rank: int, ranks: int, worker: int) -> int:
-    """Return the number of a worker among those of all ranks: ranks come first.
+    """Return the number of a worker among all ranks: ranks come first.
 
     Instance i of n reads the shards i, i + n, i + 2n, ... So shard p goes to rank ``p % ranks``, and there to worker
-    ``p // ranks % workers``: the shards of two ranks differ by at most one, whatever the numbers are.
+    ``p // ranks % workers``. The numbers of shards of two ranks differ by at most one.
 
     Example:
         >>> [instance_of(rank, 2, worker) for rank in range(2) for worker in range(2)]
@@ -28,7 +28,9 @@ def instance_of(rank: int, ranks: int, worker: int) -> int:
 
 
 def known_ranks(group: Any = None) -> tuple[int | None, int]:
-    """Return this rank and how many there are: as torch.distributed says, else ``RANK`` and ``WORLD_SIZE``.
+    """Return this rank and the number of ranks.
+
+    They come from torch.distributed, else from ``RANK`` and ``WORLD_SIZE``.
 
     Args:
         group: The process group to count in; default all.
@@ -45,7 +47,7 @@ def known_ranks(group: Any = None) -> tuple[int | None, int]:
 
 
 def ranks_of_node() -> int:
-    """Return how many ranks run on this machine, as torchrun says; 1 where nobody says."""
+    """Return torchrun's number of ranks on this machine; 1 without it."""
     size = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, int(size)) if size.isdecimal() else 1
 
@@ -56,7 +58,7 @@ class World(NamedTuple):
     Attributes:
         rank: This process.
         size: How many there are.
-        store: What they tell each other by: a store of torch.distributed; None: nothing can be told.
+        store: The store of torch.distributed for their messages; None: they cannot exchange any.
         process: This process among all of the job, where several share a rank's data.
         processes: How many there are; 0: as many as ranks.
     """
@@ -69,7 +71,10 @@ class World(NamedTuple):
 
     @property
     def members(self) -> tuple[int, int]:
-        """This process, and how many there are: one a rank, or several that share its data."""
+        """This process and the number of processes.
+
+        There is one for each rank, or several that share its data.
+        """
         return (self.process, self.processes) if self.processes else (self.rank, self.size)
 
 
@@ -88,7 +93,7 @@ class RankNames(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class WorldOptions:
-    """What a loader was told about ranks; the fields are arguments of `ais_loader`.
+    """Options about ranks; the fields are arguments of `ais_loader`.
 
     Raises:
         UsageError: Values that cannot be.
@@ -138,10 +143,10 @@ class WorldOptions:
         return _same, (self.token, self.rank, self.world_size)  # nor does a mesh or a group
 
     def find(self) -> World:
-        """Return the ranks: as given, else those of torch.distributed, else this process alone.
+        """Return the given ranks, else torch.distributed's, else one process.
 
         Raises:
-            UsageError: The environment says that there are several, and nothing says how to reach them.
+            UsageError: The environment names several ranks, and no way to reach them.
         """
         if self.rank is not None and self.world_size is not None:
             return World(self.rank, self.world_size, self.store, *self._sharing(self.world_size))
@@ -160,7 +165,7 @@ class WorldOptions:
         return World(0, 1)
 
     def _in_group(self) -> World:
-        """Return the place in the dimension of a mesh, or in a group, that shares out the data."""
+        """Return the place in the mesh dimension or group that shares the data."""
         if not (dist.is_available() and dist.is_initialized()):
             raise UsageError.at(
                 "mesh= and group= without torch.distributed",
@@ -183,7 +188,10 @@ class WorldOptions:
         return World(rank, size, dist.distributed_c10d.PrefixStore(f"torchdata_ais/{members}", store))
 
     def _sharing(self, size: int) -> tuple[int, int]:
-        """Return this process and how many there are, if several share the data of a rank; else nothing."""
+        """Return this process and the number that share the data of a rank.
+
+        Return nothing if each rank is one process.
+        """
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() <= size:
             return 0, 0
         if self.rank is not None and self.store is None:
@@ -212,7 +220,7 @@ def _check_groups(mesh: Any, group: Any) -> None:
 
 
 _ALIVE: weakref.WeakValueDictionary[str, WorldOptions] = weakref.WeakValueDictionary()
-"""By token, so that a copy made in this process is the same object, with its store."""
+"""Instances by token: a copy in this process is the object itself."""
 
 
 def _same(token: str, rank: int | None, world_size: int | None) -> WorldOptions:

@@ -1,4 +1,4 @@
-"""Bytes to values and back: what the fields of a WebDataset sample hold."""
+"""Encoding and decoding of the fields of WebDataset samples."""
 
 from torchdata_ais.codecs.crop import CenterCrop, Crop, RandomResizedCrop, ResizeCrop
 from torchdata_ais.codecs.decoder import Decoder, DecoderNames

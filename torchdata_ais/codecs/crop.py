@@ -1,6 +1,6 @@
-"""Crops: which part of a picture becomes an image of which size, said before the picture is decoded.
+"""Crops: the part and size of a picture, chosen before decoding.
 
-The arithmetic is that of torchvision's transforms of the same names, so that the same numbers drawn give the same part.
+The arithmetic is that of torchvision's transforms of the same names, so that equal random numbers give equal parts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from torchdata_ais.errors import UsageError
 
 
 class Part(NamedTuple):
-    """A rectangle of a picture, in pixels. That of a `CenterCrop` may reach beyond it."""
+    """A rectangle of a picture, in pixels.
+
+    That of a `CenterCrop` may reach beyond it.
+    """
 
     top: int
     left: int
@@ -27,12 +30,12 @@ class Part(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What becomes of a picture.
+    """Transformation of a picture to an image.
 
     Attributes:
-        cut: What is cut out of it; None for all.
-        size: (height, width) that this is resized to.
-        window: What is given of the resized; None for all. Beyond its edges it is black.
+        cut: The part that is cut out of it; None for all.
+        size: (height, width) after resizing this part.
+        window: The returned part of the resized one; None for all. Beyond its edges it is black.
         mirrored: Whether left and right are swapped at the end.
     """
 
@@ -42,13 +45,16 @@ class Frame(NamedTuple):
     mirrored: bool = False
 
     def resized_cut(self, image: Image.Image, scale: int) -> Image.Image:
-        """Return the cut, resized by Pillow, out of the whole picture that is `scale` times smaller than it was."""
+        """Return the cut of the whole picture, resized by Pillow.
+
+        The picture is `scale` times smaller than it was.
+        """
         if self.cut is None:
             inner, box = image, None
         else:
             top, left, height, width = (edge / scale for edge in self.cut)
             right, bottom = left + width, top + height
-            # First what lies around it: Pillow's filter would else reach over the edges of the box.
+            # First cut the surroundings: Pillow's filter would else reach over the edges of the box.
             around = math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)
             inner = image.crop(around)
             box = left - around[0], top - around[1], right - around[0], bottom - around[1]
@@ -58,7 +64,9 @@ class Frame(NamedTuple):
 
 
 def shrinking(height: int, width: int, frame: Frame) -> int:
-    """Return by how much a JPEG decoder may shrink a picture of which `frame` is made: 1, 2, 4 or 8.
+    """Return the factor by which a JPEG decoder may shrink for `frame`.
+
+    It is 1, 2, 4 or 8.
 
     Example:
         >>> shrinking(3000, 4000, Frame(Part(0, 0, 1000, 950), (224, 224)))
@@ -71,13 +79,16 @@ def shrinking(height: int, width: int, frame: Frame) -> int:
 
 @dataclass(frozen=True)
 class Resized:
-    """The whole picture, of exactly `size`, or with `shorter` as its shorter side, or as it is."""
+    """The whole picture, resized or as it is.
+
+    It gets exactly `size`, or `shorter` as its shorter side.
+    """
 
     size: Size | None
     shorter: int | None
 
     def frame(self, height: int, width: int, rng: random.Random | None = None) -> Frame:  # noqa: ARG002
-        """Return what becomes of a picture of `height` x `width`."""
+        """Return the frame of a picture of `height` x `width`."""
         return Frame(None, target_size(height, width, self.size, self.shorter))
 
 
@@ -90,7 +101,10 @@ class Crop:
     size: int | Size
 
     def frame(self, height: int, width: int, rng: random.Random) -> Frame:
-        """Return what becomes of a picture of `height` x `width`; what is random is drawn of `rng`."""
+        """Return the frame of a picture of `height` x `width`.
+
+        `rng` gives the random numbers.
+        """
         raise NotImplementedError
 
     def at_least(self) -> Size:
@@ -101,12 +115,13 @@ class Crop:
 @checked_options
 @dataclass(frozen=True)
 class RandomResizedCrop(Crop):
-    """A random part of the picture, resized, and mirrored or not: torchvision's ``RandomResizedCrop`` and flip.
+    """A random part, resized: torchvision's ``RandomResizedCrop`` and flip.
 
-    Ten times at most a share of the area and an aspect are drawn; where none fits, the middle of the picture is taken.
+    At most ten times it draws a share of the area and an aspect. If none fits, it takes the middle of the picture.
+    The result may be mirrored.
 
     Args:
-        size: What it is resized to: one number, or (height, width).
+        size: The size after resizing: one number, or (height, width).
         scale: The least and the largest share of the picture's area.
         ratio: The least and the largest width / height. The logarithm is drawn.
         flip: How probable it is that left and right are swapped.
@@ -135,7 +150,7 @@ class RandomResizedCrop(Crop):
             raise UsageError.at(f"flip={self.flip!r} is no probability", todo="pass a number from 0 to 1")
 
     def frame(self, height: int, width: int, rng: random.Random) -> Frame:
-        """Return what becomes of a picture of `height` x `width`.
+        """Return the frame of a picture of `height` x `width`.
 
         ``rng.uniform`` draws the share of the area and the logarithm of the aspect, ``rng.randint`` top and left, and
         ``rng.random``, with ``flip=``, whether it is mirrored.
@@ -165,13 +180,15 @@ class RandomResizedCrop(Crop):
 @checked_options
 @dataclass(frozen=True)
 class CenterCrop(Crop):
-    """The middle of the picture, not resized; black where the picture is smaller: torchvision's ``CenterCrop``.
+    """The middle of the picture, not resized: torchvision's ``CenterCrop``.
+
+    It is black where the picture is smaller.
 
     Args:
         size: One number, or (height, width).
 
     Raises:
-        UsageError: `size` is no size.
+        UsageError: `size` is not a size.
 
     Example:
         >>> CenterCrop(224).frame(375, 200, random.Random()).window
@@ -184,17 +201,19 @@ class CenterCrop(Crop):
         _check_size(self.size, "center_crop")
 
     def frame(self, height: int, width: int, rng: random.Random) -> Frame:  # noqa: ARG002 - nothing is random
-        """Return what becomes of a picture of `height` x `width`."""
+        """Return the frame of a picture of `height` x `width`."""
         return Frame(None, (height, width), _middle((height, width), _pair(self.size)))
 
 
 @checked_options
 @dataclass(frozen=True)
 class ResizeCrop(Crop):
-    """The picture resized to a shorter side, and the middle of that: torchvision's ``Resize`` and ``CenterCrop``.
+    """The middle of the resized picture: ``Resize`` and ``CenterCrop``.
+
+    These are torchvision's. The shorter side decides the resized size.
 
     Args:
-        shorter: What the shorter side is resized to.
+        shorter: The shorter side after resizing.
         size: The size of the middle: one number, or (height, width).
 
     Raises:
@@ -218,7 +237,7 @@ class ResizeCrop(Crop):
             )
 
     def frame(self, height: int, width: int, rng: random.Random) -> Frame:  # noqa: ARG002 - nothing is random
-        """Return what becomes of a picture of `height` x `width`."""
+        """Return the frame of a picture of `height` x `width`."""
         size = target_size(height, width, None, self.shorter)
         return Frame(None, size, _middle(size, _pair(self.size)))
 
@@ -228,7 +247,10 @@ class ResizeCrop(Crop):
 
 
 class CropNames(TypedDict, total=False):
-    """Single options: ``random_resized_crop=224, flip=0.5`` is ``crop=RandomResizedCrop(224, flip=0.5)``."""
+    """Single options for crops.
+
+    ``random_resized_crop=224, flip=0.5`` is ``crop=RandomResizedCrop(224, flip=0.5)``.
+    """
 
     random_resized_crop: int | Size | None
     scale: tuple[float, float]
@@ -239,7 +261,7 @@ class CropNames(TypedDict, total=False):
 
 
 def crop_of(given: Crop | None, named: CropNames) -> Crop | None:
-    """Return the one crop that `given` and `named` say, or None.
+    """Return the one crop in `given` and `named`, or None.
 
     Raises:
         UsageError: There are two, or options without the crop they belong to.
@@ -282,7 +304,10 @@ def _middle(size: Size, wanted: Size) -> Part:
 
 
 def _edge(have: int, wanted: int) -> int:
-    """Where the middle begins: half of what is too much, rounded to even; or of what is missing, rounded down."""
+    """Offset of the middle: half of the excess, rounded to even.
+
+    Half of a deficit is rounded down.
+    """
     return round((have - wanted) / 2) if have >= wanted else -((wanted - have) // 2)
 
 

@@ -1,4 +1,4 @@
-"""Samples of bytes to samples of values: which handler decodes which field, and errors that say where."""
+"""Decoder of samples: handlers for fields, and errors with the place."""
 
 from __future__ import annotations
 
@@ -38,40 +38,41 @@ _MEDIA: dict[str, Handler] = {
 
 
 class Decoder:
-    """A function from samples of bytes to samples of values: what ``.decode()`` does to each.
+    """Function from samples of bytes to samples of values.
 
-    Picklable, and safe to call from several threads at once. It also does as ``transform=`` of a `SampleDataset`.
+    ``.decode()`` applies it to each sample. It is picklable, and safe to call from several threads at once. It can
+    also be the ``transform=`` of a `SampleDataset`.
 
-    Every field that does not begin with ``__`` goes to the handlers in turn: those of `pre` (which unpacks
-    ``.gz``), of `specs`, of `post` (the table of `FieldTable`: text, class, json, npy ...). The first value
-    that is not None is taken; `Continue` goes on with the next handler; a field nobody knows stays bytes.
+    Every field that does not begin with ``__`` goes to the handlers in turn: those of `pre` (which unpacks ``.gz``),
+    of `specs`, of `post` (the table of `FieldTable`: text, class, json, npy ...). The first value that is not None is
+    taken; `Continue` passes its bytes to the next handler; a field without a handler stays bytes.
 
     Args:
         *specs: Names of image specs (see `imagehandler`), ``"audio"``, ``"video"``, or handlers
             ``(name, data) -> value or None``; the name has a leading dot. Without any, images become PIL
             images.
-        only: Fields to decode, exactly as they are called; the others stay as they are. Names that seem wrong, by the
-            first sample, are said in the log.
+        only: The exact names of fields to decode; the others stay as they are. Names that seem wrong, by the first
+            sample, are logged.
         partial: Leave values alone that are not bytes, instead of failing. None fails in any case.
         pre: Handlers before `specs`, instead of the one for ``.gz``.
         post: Handlers after `specs`, instead of the field table.
         size: Resize images to exactly this many pixels, one number or (height, width), antialiased.
         shorter: Resize images so that the shorter side has this many pixels; the aspect stays.
         crop: `RandomResizedCrop`, `CenterCrop` or `ResizeCrop`: the part is chosen before the image is decoded, and
-            counts in the image as it is looked at (`exif`). Images and masks of one size in one sample get the same.
+            counts in the upright image (`exif`). Images and masks of one size in one sample get the same.
         allow_pickle: Load ``pkl``, object arrays and whole objects in ``pt``. They can run code.
-        sixteen_bit: What 16-bit grey images become in 8-bit specs: ``"clip"`` cuts at 255 as WebDataset
-            does, ``"scale"`` keeps the picture. The spec ``mask`` keeps the values.
-        exif: Turn images as their EXIF orientation says.
+        sixteen_bit: The conversion of 16-bit grey images in 8-bit specs: ``"clip"`` cuts at 255 as WebDataset does,
+            ``"scale"`` keeps the picture. The spec ``mask`` keeps the values.
+        exif: Turn images by their EXIF orientation.
         max_gz_bytes: Most bytes a compressed field may unpack to.
-        max_pixels: Most pixels of an image, as it is stored and as `size` or `shorter` make it; looked at before
-            anything is decoded. Above 178,956,970 ``PIL.Image.MAX_IMAGE_PIXELS`` must be raised, too.
+        max_pixels: Most pixels of an image, as stored and as resized; checked before anything is decoded. Above
+            178,956,970 ``PIL.Image.MAX_IMAGE_PIXELS`` must be raised, too.
         **crops: The same as `crop`, by single names: ``random_resized_crop=224`` with ``scale= ratio= flip=``,
             ``center_crop=224``, ``resize_crop=(256, 224)``.
 
     Memory: a decoded field, and the field unpacked, at most `max_gz_bytes` and 2 MiB; while resizing, also the image
-    in full size (JPEGs at least twice as large as asked for are decoded at half, a quarter or an eighth of it). An
-    image takes up to 16 bytes for each of at most `max_pixels` as stored, and as many for each of those asked for.
+    in full size. JPEGs at least twice as large as requested are decoded at half, a quarter or an eighth of it. An
+    image takes up to 16 bytes for each of at most `max_pixels` as stored, and as many for each requested one.
 
     Raises:
         UsageError: Unknown spec, option without an image spec to act on, contradictory sizes.
@@ -137,7 +138,7 @@ class Decoder:
         )
         self.only = _names(only)
         self._only = None if self.only is None else _with_and_without_dots(self.only)
-        self._compared = self._only is None  # what only= names, with what a sample has
+        self._compared = self._only is None  # whether only= was compared with a sample
         self._partial = partial
         images = [one for one in self._handlers if isinstance(one, ImageHandler)]
         self.is_random = any(one.is_random for one in images)
@@ -146,18 +147,21 @@ class Decoder:
     def __call__(
         self, sample: dict[str, Any], seed: int | None = None, row: Row | None = None
     ) -> dict[str, Any]:
-        """Return a new sample of the same class, with the same attributes, and decoded values.
+        """Return a new sample of the same class with decoded values.
+
+        Its attributes are the same.
 
         Args:
             sample: Fields as bytes.
-            seed: What random crops follow from. None draws it of torch's generator, as torchvision does; ``.decode()``
-                passes one that is the sample's own.
-            row: Where images of one size are put; ``.decode()`` above ``.batched()`` passes those of a batch to come.
+            seed: The seed of random crops. None draws it from torch's generator, as torchvision does; ``.decode()``
+                passes one for each sample.
+            row: The place for images of one size; ``.decode()`` upstream of ``.batched()`` passes those of the next
+                batch.
 
         Raises:
-            DecodeError: A field cannot be decoded. It names the field, the key of the sample, its object and
-                offset, and what to do; the cause is chained.
-            UsageError: No sample can be decoded like this: `DecodeUsageError` (a pickle, a value that is no bytes),
+            DecodeError: A field cannot be decoded. It has the field, the key of the sample, its object and offset,
+                and advice; the cause is chained.
+            UsageError: No sample can be decoded like this: `DecodeUsageError` (a pickle, a value that is not bytes),
                 `MissingLibraryError`.
         """
         if not isinstance(sample, dict):
@@ -188,7 +192,10 @@ class Decoder:
         return decoded
 
     def _compare(self, sample: dict[str, Any]) -> None:
-        """Say once if the names of `only` seem to be wrong: no field of the first sample, or one named more shortly."""
+        """Log once if the names of `only` seem wrong for the first sample.
+
+        It has none of the fields, or one with a shorter name.
+        """
         self._compared = True
         names = self.only or []
         missing = [name for name in names if name not in sample and name.lstrip(".") not in sample]
@@ -201,7 +208,10 @@ class Decoder:
             )  # fmt: skip
 
     def decode_field(self, field: str, data: bytes, seed: int | None = None, row: Row | None = None) -> Any:
-        """Return the value of one field: the first handler's that gives one, else `data` as they are."""
+        """Return the value of one field: the first that a handler returns.
+
+        Without one, `data` is returned.
+        """
         name = "." + field
         for handler in self._handlers:
             if isinstance(handler, ImageHandler):
@@ -226,7 +236,7 @@ class Decoder:
             return self.decode_field(field, data, seed, row)
         except Exception as error:
             if isinstance(error, AISError) and isinstance(error, (DecodeError, *NEVER_SKIPPED)):
-                # Ours: it says what is wrong and what to do, but mostly not where.
+                # Errors of this package have fact and advice, but mostly no place.
                 if error.place:
                     raise
                 raise _failure(type(error), sample, field, error.what, error.todo or _SKIP) from error

@@ -24,7 +24,10 @@ from torchdata_ais.errors import NEVER_SKIPPED, AISError, EncodeError, EncodeUsa
 
 
 class Format(NamedTuple):
-    """A file format: Pillow's name for it, and the modes it stores without loss of channels or depth."""
+    """A file format of Pillow, and the modes that it stores without loss.
+
+    Loss is that of channels or depth.
+    """
 
     name: str
     modes: tuple[str, ...]
@@ -53,7 +56,7 @@ _SLACK = 0.001
 
 
 def encode_image(value: Any, extension: str, quality: int = 100) -> bytes:
-    """Encode an image as the format of `extension` says.
+    """Encode an image in the format of `extension`.
 
     Args:
         value: A PIL image; an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4); a tensor (H, W) or (C, H, W).
@@ -62,7 +65,7 @@ def encode_image(value: Any, extension: str, quality: int = 100) -> bytes:
         quality: For JPEG and WebP, 1 to 100; a WebP of 100 is lossless.
 
     Raises:
-        TypeError: The value is no image.
+        TypeError: The value is not an image.
         ValueError: Numbers out of range, or channels that the format cannot store.
     """
     image = value if isinstance(value, Image.Image) else _to_pil(value)
@@ -122,7 +125,10 @@ def _pixels(value: Any) -> NDArray[Any]:
 
 
 Encoder = Callable[[dict[str, Any]], dict[str, Any]]
-"""From a sample to one whose fields are bytes; fields that begin with ``_`` are handed on as they are."""
+"""Function from a sample to one whose fields are bytes.
+
+Fields that begin with ``_`` are passed on unchanged.
+"""
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,7 @@ class FieldEncoder:
         """Return the bytes of one field.
 
         Raises:
-            ValueError: The value cannot be encoded as the field's name says.
+            ValueError: The value cannot be encoded in the format of the field's name.
             TypeError: Likewise.
         """
         zipped = not self.bytes_only and field.lower().endswith(".gz")
@@ -218,9 +224,9 @@ def build_encoder(
 ) -> Encoder:
     """Return the function that turns the values of a sample into bytes.
 
-    bytes, bytearrays and memoryviews pass as they are in any field; ``.gz`` at the end of a name compresses,
-    with reproducible bytes, what is not compressed yet. A str is UTF-8, also in fields the table does not
-    know; in ``json`` and ``cls`` it is the text of the file and must be valid as such.
+    bytes, bytearrays and memoryviews pass as they are in any field; ``.gz`` at the end of a name compresses
+    uncompressed data, with reproducible bytes. A str is UTF-8, also in fields that are not in the table; in ``json``
+    and ``cls`` it is the text of the file and must be valid as such.
 
     Takes:
         spec: True for the table of `FieldTable`, images included; False or None for samples of bytes and str;
@@ -268,7 +274,7 @@ def _text(value: Any, _: FieldEncoder) -> bytes:
 def _integer(value: Any, _: FieldEncoder) -> bytes:
     if isinstance(value, str):
         try:
-            int(value)  # what the reader will do
+            int(value)  # as the reader will parse it
         except ValueError:
             raise ValueError(f"{value!r:.60} is no whole number, as the number of a class is") from None
         return value.encode("ascii")
@@ -276,7 +282,10 @@ def _integer(value: Any, _: FieldEncoder) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Turn numpy scalars and arrays and tensors into Python numbers and lists, for JSON and MessagePack."""
+    """Turn numpy scalars, arrays and tensors into Python numbers and lists.
+
+    These are for JSON and MessagePack.
+    """
     if isinstance(value, (np.generic, np.ndarray)) or hasattr(value, "detach"):
         return value.tolist()
     raise TypeError(f"a value of type {type(value).__name__} cannot be stored")

@@ -22,7 +22,10 @@ Handler = Callable[[str, bytes], Any]
 """``handler(name, data) -> value | Continue | Decoded | None``."""
 
 MAX_GZ_BYTES = 256 * 1024 * 1024
-"""Most bytes a compressed field may unpack to, unless told otherwise: a 1 MB bomb becomes 1 GB."""
+"""Default of the most bytes that a compressed field may unpack to.
+
+A bomb of 1 MB becomes 1 GB.
+"""
 
 _CHUNK_BYTES = 256 << 10
 _FIRST_FEED = 1 << 10
@@ -30,7 +33,9 @@ _FIRST_FEED = 1 << 10
 
 @dataclass(frozen=True)
 class Continue:
-    """Go on decoding with the next handler, under another name and with other bytes.
+    """Result of a handler: continue with another name and other bytes.
+
+    The next handler gets them.
 
     Example:
         >>> def reverse(name, data):
@@ -45,18 +50,26 @@ class Continue:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Say that this is the value, even where it is None (JSON's ``null``), which else means "not mine"."""
+    """Result of a handler: the value, even if it is None (JSON's ``null``).
+
+    A plain None means "not mine".
+    """
 
     value: Any
 
 
 def extension(name: str) -> str:
-    """Return the last component of a field's name in lower case: ``"png"`` of ``".seg.PNG"``."""
+    """Return the last component of a field's name in lower case.
+
+    It is ``"png"`` of ``".seg.PNG"``.
+    """
     return name.rpartition(".")[2].lower()
 
 
 def names(fields: str | Iterable[str], what: str = "field names") -> tuple[str, ...]:
-    """Return field names without leading dots, from a string with spaces or from several strings.
+    """Return field names without leading dots.
+
+    They come from a string with spaces or from several strings.
 
     Raises:
         UsageError: There is none.
@@ -73,14 +86,20 @@ def names(fields: str | Iterable[str], what: str = "field names") -> tuple[str, 
 
 
 def ends_with(name: str, fields: Iterable[str]) -> bool:
-    """Whether `name` is one of `fields`, or ends with one after a dot. Letter case does not count."""
+    """Return whether `name` is, or ends after a dot with, one of `fields`.
+
+    Letter case does not count.
+    """
     dotted = "." + name.lower()
     return any(dotted.endswith("." + field) for field in fields)
 
 
 @dataclass(frozen=True)
 class ExtensionHandler:
-    """Calls a function of the bytes for the fields it was made for; see `handle_extension`."""
+    """Handler that calls a function of the bytes for certain fields.
+
+    See `handle_extension`.
+    """
 
     fields: tuple[str, ...]
     function: Callable[[bytes], Any]
@@ -94,7 +113,7 @@ def handle_extension(extensions: str, f: Callable[[bytes], Any]) -> ExtensionHan
     """Return a handler that decodes fields with these endings by ``f(data)``.
 
     Takes:
-        extensions: Endings, separated by spaces, with or without a leading dot. ``"png"`` stands for ``png``,
+        extensions: Endings, separated by spaces, with or without a leading dot. ``"png"`` includes ``png``,
             ``seg.png`` and so on; ``"seg.png"`` for ``seg.png`` and ``left.seg.png``. Case does not count.
         f: From bytes to the value; None leaves the field to the next handler. A module-level function
             reaches worker processes under any start method; a lambda does not.
@@ -114,7 +133,9 @@ def handle_extension(extensions: str, f: Callable[[bytes], Any]) -> ExtensionHan
 
 @dataclass(frozen=True)
 class GzipFilter:
-    """Unpacks ``*.gz`` fields and lets the next handlers decode the rest: ``json.gz`` as ``json``.
+    """Handler that unpacks ``*.gz`` fields for the next handlers.
+
+    These get ``json.gz`` as ``json``, for example.
 
     Memory: at most `max_bytes` unpacked, and 2 MiB. All members of a gzip file are read, every checksum is verified.
 
@@ -135,7 +156,9 @@ gzfilter = GzipFilter()
 
 
 def gunzip(data: bytes, max_bytes: int) -> bytes:
-    """Unpack gzip data without ever holding more than `max_bytes` of it and 2 MiB.
+    """Unpack gzip data within a bound of memory.
+
+    It holds at most `max_bytes` of unpacked data, and 2 MiB.
 
     Example:
         >>> import gzip
@@ -147,7 +170,7 @@ def gunzip(data: bytes, max_bytes: int) -> bytes:
     rest = memoryview(data)
     while rest:
         stream = zlib.decompressobj(wbits=31)  # 31: a gzip header and its CRC, nothing else
-        step = _FIRST_FEED  # small at first: what follows the end of a member is copied
+        step = _FIRST_FEED  # small at first: bytes after the end of a member are copied
         while rest and not stream.eof:
             piece, rest = rest[:step], rest[step:]
             step = min(4 * step, _CHUNK_BYTES)
@@ -199,7 +222,7 @@ FIELD_KINDS: Mapping[str, tuple[str, ...]] = {
 
 
 def by_name(functions: Mapping[str, _T]) -> dict[str, _T]:
-    """Return what `functions` has for each kind, for each name of that kind.
+    """Return the value of `functions` for each name of each kind.
 
     Example:
         >>> by_name({"integer": int})["cls"]
@@ -223,7 +246,7 @@ _SIGNS = {
 
 
 def ending_by_sign(data: bytes | bytearray) -> str:
-    """Return the ending that files of this beginning have; "" where it is not known.
+    """Return the ending of files with this beginning; "" if unknown.
 
     Example:
         >>> ending_by_sign(b"GIF89a"), ending_by_sign(b"hello")
@@ -235,11 +258,14 @@ def ending_by_sign(data: bytes | bytearray) -> str:
 
 
 Place = Callable[["tuple[int, ...]"], "torch.Tensor | None"]
-"""Returns contiguous uint8 memory of a shape, or None if it has none of that shape."""
+"""Function that returns contiguous uint8 memory of a shape.
+
+It returns None if it has none of that shape.
+"""
 
 Row = Callable[[str, "tuple[int, ...]"], "torch.Tensor | None"]
 """The places of a sample: that of a field, by its name and shape."""
 
 
 def nowhere(_: tuple[int, ...]) -> None:
-    """Have no place: the value gets memory of its own."""
+    """Return no place: the value gets new memory."""

@@ -1,4 +1,4 @@
-"""Images: the specs that say what to decode to, and the handler that does it."""
+"""Image decoding: specs of the results, and the handler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SixteenBit = Literal["clip", "scale"]
 
 
 class ImageSpec(NamedTuple):
-    """What an image becomes: in which container, as which numbers, in which Pillow mode."""
+    """Result of decoding an image: container, numbers and Pillow mode."""
 
     container: Literal["numpy", "torch", "pil"]
     numbers: Literal["uint8", "float", "stored"]
@@ -80,7 +80,7 @@ _MAYBE_IMAGE = frozenset(["img", "image"])
 
 @dataclass(frozen=True)
 class ImageHandler:
-    """Decodes image fields as one spec says; made by `imagehandler`.
+    """Handler of image fields with one spec; made by `imagehandler`.
 
     Options that are None are taken from the decoding stage the handler is given to.
     """
@@ -103,8 +103,8 @@ class ImageHandler:
 
         Args:
             data: The file.
-            seed: What a random crop follows from; None: torch's own generator.
-            place: Where a uint8 tensor is put.
+            seed: The seed of a random crop; None: torch's own generator.
+            place: The memory for a uint8 tensor.
         """
         container, numbers, mode = IMAGE_SPECS[self.spec]
         most = MAX_PIXELS if self.max_pixels is None else self.max_pixels
@@ -125,17 +125,20 @@ class ImageHandler:
 
     @property
     def has_one_shape(self) -> bool:
-        """Whether all images become uint8 tensors of one shape."""
+        """Return whether all images become uint8 tensors of one shape."""
         container, numbers, _ = IMAGE_SPECS[self.spec]
         return container == "torch" and numbers == "uint8" and (self.size or self.crop) is not None
 
     @property
     def is_random(self) -> bool:
-        """Whether the same bytes may give different images."""
+        """Return whether the same bytes may give different images."""
         return self.crop is not None and self.crop.is_random
 
     def _framing(self, seed: int | None) -> Callable[[int, int], Frame]:
-        """Return what says of a picture's height and width what becomes of it: the same however often it is asked."""
+        """Return a function from a picture's height and width to its frame.
+
+        Each call of it has the same result.
+        """
         crop = self.crop
         if crop is None:
             return Resized(self.size, self.shorter).frame
@@ -151,7 +154,7 @@ class ImageHandler:
         exif: bool,
         max_pixels: int,
     ) -> ImageHandler:
-        """Return the handler with these options where it has none of its own."""
+        """Return the handler with these options as defaults."""
         own_size = self.size is not None or self.shorter is not None or self.crop is not None
         filled = replace(
             self,
@@ -184,7 +187,7 @@ def imagehandler(
     max_pixels: int | None = None,
     crop: Crop | None = None,
 ) -> ImageHandler:
-    """Return a handler that decodes images as `spec` says, for all image fields or for some.
+    """Return a handler that decodes image fields by `spec`, all or some.
 
     ==================================  ==========================================================
     ``l8 rgb8 rgba8``                   ndarray, uint8 0..255, (H, W), (H, W, 3), (H, W, 4)
@@ -200,7 +203,7 @@ def imagehandler(
     Takes:
         spec: One of the names above.
         extensions: Fields to decode, such as ``"trimap.png"``; every image field if None. Put a handler with
-            `extensions` before a spec for all images: the first one that knows the field decodes it.
+            `extensions` before a spec for all images: the first one with the field decodes it.
         size, shorter, crop, sixteen_bit, exif, max_pixels: As for `Decoder`; those not given are taken from there.
 
     Raises:
@@ -223,7 +226,7 @@ def imagehandler(
 
 
 def check_one_size(size: object, shorter: object, crop: object) -> None:
-    """Raise `UsageError` if a size and a crop are both given, or what is given as a crop is none."""
+    """Raise `UsageError` if a size and a crop are given, or a wrong crop."""
     if crop is not None and not isinstance(crop, Crop):
         raise UsageError.at(
             f"crop={crop!r:.60} is no crop",
@@ -237,7 +240,10 @@ def check_one_size(size: object, shorter: object, crop: object) -> None:
 
 
 def seed_of_torch() -> int:
-    """Return a seed drawn of torch's generator, which loaders seed in each worker."""
+    """Return a seed drawn from torch's generator.
+
+    Loaders seed it in each worker.
+    """
     import torch
 
     return int(torch.empty((), dtype=torch.int64).random_())
@@ -250,7 +256,10 @@ def check_sixteen_bit(choice: str | None) -> None:
 
 
 def _pixels(data: bytes, mode: str, options: pillow.Options) -> tuple[NDArray[np.uint8], Frame, int]:
-    """Decode to (H, W) or (H, W, C) pixels and the size they are still to be resized to."""
+    """Decode to (H, W) or (H, W, C) pixels and their final size.
+
+    They are still to be resized to it.
+    """
     if mode == "RGB" and not (options.exif and (b"Exif\0\0" in data or b"Orientation" in data)):
         fast = jpeg.decode_rgb(data, options.frame_of, options.max_pixels)
         if fast is not None:

@@ -1,7 +1,7 @@
-"""The fast path for JPEG: simplejpeg, where it is installed (extra ``[fast]``) and gives Pillow's pixels.
+"""Fast decoding of JPEG by simplejpeg, if it equals Pillow's.
 
-Only plain 8-bit colour JPEGs are taken. Whatever is grey, CMYK, damaged or odd in any way is left to
-Pillow, so that results and errors are the same with and without the extra.
+It is installed by the extra ``[fast]``. Only plain 8-bit colour JPEGs are decoded here. Pillow decodes grey, CMYK,
+damaged or unusual ones, so that results and errors are the same with and without the extra.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def _simplejpeg() -> Any:
 def decode_rgb(
     data: bytes, frame_of: Callable[[int, int], Frame], max_pixels: int
 ) -> tuple[NDArray[np.uint8], Frame, int] | None:
-    """Decode to (H, W, 3) pixels, what is still to be made of them, and how much they are shrunk.
+    """Decode to (H, W, 3) pixels, their frame, and their shrink factor.
 
-    None leaves it to Pillow. `frame_of` is asked with height and width, before anything is decoded.
+    None leaves it to Pillow. `frame_of` is called with height and width, before anything is decoded.
 
     Raises:
-        DecodeError: More than `max_pixels`, as stored or as asked for.
+        DecodeError: More than `max_pixels`, as stored or as requested.
     """
     simplejpeg = _simplejpeg()
     if simplejpeg is None or data[:3] != b"\xff\xd8\xff":

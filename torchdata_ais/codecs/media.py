@@ -22,10 +22,12 @@ def require_audio() -> None:
 
 
 def torch_audio(name: str, data: bytes) -> tuple[torch.Tensor, int] | None:
-    """Decode an audio field to (float32 tensor of shape (channels, frames) in -1..1, frames per second).
+    """Decode an audio field to (samples, frames per second).
 
-    Returns None for fields with other endings than ``flac mp3 sox wav m4a ogg wma opus aif aiff au``. What
-    libsndfile cannot read (``m4a``, ``wma``, ``sox``) fails as such.
+    The samples are a float32 tensor of shape (channels, frames) in -1..1.
+
+    Returns None for fields with other endings than ``flac mp3 sox wav m4a ogg wma opus aif aiff au``. Formats that
+    libsndfile cannot read (``m4a``, ``wma``, ``sox``) raise its error.
 
     Memory: the whole clip, 4 bytes a value.
     """
@@ -49,9 +51,9 @@ def require_video() -> None:
 def torch_video(name: str, data: bytes) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]] | None:
     """Decode a video field to (frames, audio, info).
 
-    ``frames`` is a uint8 tensor (T, H, W, 3), ``audio`` a float32 tensor (channels, K) with no channels where
-    there is no sound, ``info`` has ``video_fps`` and ``audio_fps`` where they are known. Returns None for
-    fields with other endings than ``mp4 m4v mkv ogv mjpeg avi mov h264 mpg mpeg webm wmv``.
+    ``frames`` is a uint8 tensor (T, H, W, 3), ``audio`` a float32 tensor (channels, K) without channels if the video
+    has none, ``info`` has ``video_fps`` and ``audio_fps`` where they are known. Returns None for fields with other
+    endings than ``mp4 m4v mkv ogv mjpeg avi mov h264 mpg mpeg webm wmv``.
 
     Memory: every frame, H x W x 3 bytes each. Write a handler of your own to take a few frames of long clips.
     """

@@ -1,4 +1,4 @@
-"""Images by Pillow: which formats may be opened, decoding at size, orientation, 16 bits, masks."""
+"""Image decoding by Pillow: formats, size, orientation, 16 bits, masks."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _SPREAD = {"L;2": 85, "L;4": 17}
 
 
 class Options(NamedTuple):
-    """How to decode; see `torchdata_ais.Decoder`.
+    """Options of decoding; see `torchdata_ais.Decoder`.
 
     Attributes:
-        frame_of: What becomes of a picture of (height, width), as it is to be looked at.
+        frame_of: The frame of a picture of (height, width), after its orientation.
     """
 
     frame_of: Callable[[int, int], Frame]
@@ -54,11 +54,11 @@ def load(data: bytes, mode: str, options: Options, *, resize: bool) -> tuple[Ima
     """Decode to a PIL image in `mode`.
 
     Returns:
-        The image, what is still to be made of it, and by how much the JPEG decoder has shrunk it, where that is exact
+        The image, its remaining frame, and the factor by which the JPEG decoder has shrunk it, if that is exact
         enough. With `resize` it is cut and resized.
 
     Raises:
-        DecodeError: No image, or one of too many pixels, as stored or as asked for.
+        DecodeError: Not an image, or one of too many pixels, as stored or as requested.
     """
     image, orientation, frame = _opened(data, options)
     frame, scale = _drafted(image, orientation, frame)
@@ -76,9 +76,9 @@ def load(data: bytes, mode: str, options: Options, *, resize: bool) -> tuple[Ima
 
 
 def _drafted(image: Any, orientation: int, frame: Frame) -> tuple[Frame, int]:
-    """Let the JPEG decoder shrink the image, if it is a JPEG that is large enough; return by how much.
+    """Let the JPEG decoder shrink a large JPEG; return the factor.
 
-    Its last row and column then stand for pixels that the picture lacks. Turning may bring them to the top or to the
+    Its last row and column then include pixels that the picture lacks. Turning may bring them to the top or to the
     left: the frame that is returned counts from there.
     """
     stored = image.size
@@ -98,10 +98,12 @@ def _drafted(image: Any, orientation: int, frame: Frame) -> tuple[Frame, int]:
 
 
 def load_mask(data: bytes, options: Options) -> tuple[NDArray[Any], Frame]:
-    """Decode to the (H, W) numbers that are stored: palette indexes, 16-bit values, no conversion.
+    """Decode to the (H, W) numbers that are stored, without conversion.
+
+    They are palette indexes or 16-bit values, for example.
 
     Returns:
-        uint8, uint16, int32 or float32 values, and what is still to be made of them.
+        uint8, uint16, int32 or float32 values, and their remaining frame.
 
     Raises:
         DecodeError: The image has several values a pixel, or there are too many pixels.
@@ -122,7 +124,7 @@ def load_mask(data: bytes, options: Options) -> tuple[NDArray[Any], Frame]:
 
 
 def _opened(data: bytes, options: Options) -> tuple[Any, int, Frame]:
-    """Return an image that is not decoded yet, its orientation, and what is to become of it."""
+    """Return an image before decoding, its orientation, and its frame."""
     image = open_image(data, options.max_pixels)
     orientation = _orientation(image) if options.exif else 1
     height, width = image.size if orientation >= _FIRST_TURNED else image.size[::-1]
@@ -132,21 +134,26 @@ def _opened(data: bytes, options: Options) -> tuple[Any, int, Frame]:
 
 
 def _orientation(image: Any) -> int:
-    """Return the EXIF orientation, 1 to 8; 1 for anything else, text and damaged EXIF included."""
+    """Return the EXIF orientation, 1 to 8; 1 for anything else.
+
+    Text and damaged EXIF count as 1.
+    """
     try:
         value = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # noqa: BLE001 - Pillow's parser raises what it stumbles over; the picture may be sound
+    except Exception:  # noqa: BLE001 - Pillow's parser raises any exception; the picture may be sound
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 def _turned(image: Any, orientation: int) -> Any:
-    """Return the image as it is to be looked at."""
+    """Return the upright image."""
     return image if orientation == 1 else ImageOps.exif_transpose(image)
 
 
 def open_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Any:
-    """Open an image without decoding it, if it and all that stands in it have at most `max_pixels`.
+    """Open an image without decoding it, within `max_pixels`.
+
+    The images inside of it must be within them, too.
 
     Raises:
         DecodeError: Too many pixels, or no image.
@@ -171,7 +178,10 @@ def open_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Any:
 
 
 def _inner_sizes(data: bytes) -> Iterator[Size]:
-    """Yield (height, width) of the pictures that stand in an icon, whatever its own header says of them."""
+    """Yield (height, width) of the pictures inside of an icon.
+
+    The icon's own header does not count.
+    """
     if data[:4] == b"\0\0\1\0":  # ICO
         for at in range(6, min(6 + 16 * int.from_bytes(data[4:6], "little"), len(data) - 15), 16):
             start = int.from_bytes(data[at + 12 : at + 16], "little")
@@ -196,7 +206,10 @@ def _png_size(head: bytes) -> Size | None:
 
 
 def _dib_size(head: bytes) -> Size:
-    """Return the size of a bitmap in an icon, which is noted as twice as high: picture and mask."""
+    """Return the size of a bitmap in an icon.
+
+    The stored height is double: picture and mask.
+    """
     if head[0] == 12:
         width, height = struct.unpack_from("<HH", head, 4)
     else:
@@ -216,7 +229,10 @@ def _jpeg_2000_size(head: bytes) -> Size | None:
 
 
 def _identified(data: bytes) -> Any:
-    """Open without decoding. Only if none of the common formats fits are all of Pillow's plug-ins loaded."""
+    """Open without decoding, common formats first.
+
+    Only if none of them fits, all of Pillow's plug-ins are loaded.
+    """
     with contextlib.suppress(UnidentifiedImageError):
         return Image.open(io.BytesIO(data), formats=_COMMON)
     with contextlib.suppress(UnidentifiedImageError):

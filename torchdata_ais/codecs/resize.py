@@ -1,9 +1,9 @@
 """Resize and normalize pixels.
 
-Measured on one core, 500x375 RGB to 224x224, antialiased bilinear: torch 0.22 ms from an (H, W, 3) array
-(0.45 ms from planes), Pillow 1.05 ms; grey: torch 0.29 ms, Pillow 0.41 ms. The pixels agree within one level.
-So torch resizes whatever is asked for, PIL images too (JPEG to a PIL image of 224x224: 1.35 ms, by Pillow
-alone 2.24 ms); except RGBA, where Pillow weighs colours by alpha and torch does not know it.
+Measured on one core, 500x375 RGB to 224x224, antialiased bilinear: torch 0.22 ms from an (H, W, 3) array (0.45 ms
+from planes), Pillow 1.05 ms; grey: torch 0.29 ms, Pillow 0.41 ms. The pixels agree within one level. So torch resizes
+all results, PIL images too (JPEG to a PIL image of 224x224: 1.35 ms, by Pillow alone 2.24 ms); except RGBA, where
+only Pillow weighs colours by alpha.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ Size = tuple[int, int]
 """Height and width in pixels."""
 
 MAX_PIXELS = 89_478_485
-"""Most pixels of an image, as stored and as asked for, unless told otherwise: above it Pillow warns of bombs."""
+"""Default of the most pixels of an image, as stored and as requested.
+
+Above it Pillow warns of bombs.
+"""
 
 
 def checked_size(size: int | Size | None, shorter: int | None) -> Size | None:
-    """Return `size` as (height, width) after checking it together with `shorter`.
+    """Return `size` as (height, width), checked together with `shorter`.
 
     Raises:
         UsageError: Both are given, or one is not made of whole numbers of at least 1.
@@ -75,9 +78,10 @@ def target_size(height: int, width: int, size: Size | None, shorter: int | None)
 
 
 def check_pixels(size: Size, target: Size, limit: int) -> None:
-    """Raise `DecodeError` if an image of `size`, or what it becomes on the way to `target`, has too many pixels.
+    """Raise `DecodeError` if an image has too many pixels.
 
-    Resizing goes by width first: an image of one column becomes one of the target's width, at its full height.
+    Its `size` counts, and each size on the way to `target`. Width is resized first: an image of one column becomes
+    one of the target's width, at its full height.
 
     Example:
         >>> check_pixels((1, 20000), target_size(1, 20000, None, 224), MAX_PIXELS)
@@ -111,9 +115,10 @@ def check_asked(asked: Size, limit: int) -> None:
 
 
 def dct_scale(height: int, width: int, target: Size) -> int:
-    """Return by how much (1, 2, 4, 8) a JPEG decoder may shrink and still stay at or above `target`.
+    """Return the largest shrink factor (1, 2, 4, 8) for a JPEG decoder.
 
-    Powers of two only: other factors cost more than they save (500x375 at 5/8: 1.20 ms, in full 0.99 ms).
+    The result stays at or above `target`. Powers of two only: other factors cost more than they save (500x375 at 5/8:
+    1.20 ms, in full 0.99 ms).
 
     Example:
         >>> dct_scale(375, 500, (224, 224)), dct_scale(1000, 900, (224, 224))
@@ -142,16 +147,17 @@ def _images(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 @functools.cache
 def resize() -> Callable[[torch.Tensor, Size, torch.Tensor], object]:
-    """Return torch's antialiased resize: of images, to (height, width), into memory for it.
+    """Return torch's antialiased resize function of images.
 
-    What ``interpolate`` calls after 60 us of looking at its arguments, once for every image. Written to where the order
-    of bytes is that of the images, the result is not turned into planes: 60 us less, of which a copy takes 37 back.
+    It writes images of (height, width) into given memory. ``interpolate`` calls it after 60 us of argument checks for
+    every image. With memory in the byte order of images, the result is not turned into planes: 60 us less, of which a
+    copy takes 37 back.
     """
     import torch
 
     try:
         found: Callable[..., object] = torch._C._nn._upsample_bilinear2d_aa
-    except AttributeError:  # it is no public name of torch
+    except AttributeError:  # not a public name of torch
         return lambda images, size, out: out.copy_(
             torch.nn.functional.interpolate(
                 images, size=size, mode="bilinear", align_corners=False, antialias=True
@@ -161,11 +167,13 @@ def resize() -> Callable[[torch.Tensor, Size, torch.Tensor], object]:
 
 
 def framed_pixels(pixels: NDArray[np.uint8], frame: Frame, scale: int) -> NDArray[np.uint8]:
-    """Cut, resize and mirror (H, W) or (H, W, 3) pixels as `frame` says; the array may be a view.
+    """Cut, resize and mirror (H, W) or (H, W, 3) pixels by `frame`.
+
+    The array may be a view.
 
     Args:
         pixels: The whole picture, `scale` times smaller than it is stored.
-        frame: What becomes of it; its parts count in pixels as stored.
+        frame: The transformation; its parts count in pixels as stored.
         scale: By how much the decoder has shrunk it.
     """
     small = _cut_and_resized(pixels, frame, scale)
@@ -185,7 +193,9 @@ def _cut_and_resized(pixels: NDArray[np.uint8], frame: Frame, scale: int) -> NDA
 
 
 def planes_of(pixels: NDArray[np.uint8], place: Place) -> torch.Tensor:
-    """Return (H, W) or (H, W, C) pixels as a contiguous tensor (H, W) or (C, H, W).
+    """Return (H, W) or (H, W, C) pixels as a contiguous tensor of planes.
+
+    Its shape is (H, W) or (C, H, W).
 
     Args:
         pixels: In any order of memory.
@@ -202,7 +212,7 @@ def planes_of(pixels: NDArray[np.uint8], place: Place) -> torch.Tensor:
 
 
 def window_of(pixels: NDArray[Any], part: Part) -> NDArray[Any]:
-    """Return a part of (H, W) or (H, W, C) pixels, with zeros where it reaches beyond them."""
+    """Return a part of (H, W) or (H, W, C) pixels, padded with zeros."""
     top, left, height, width = part
     inside = pixels[max(top, 0) : top + height, max(left, 0) : left + width]
     if inside.shape[:2] == (height, width):
@@ -214,7 +224,10 @@ def window_of(pixels: NDArray[Any], part: Part) -> NDArray[Any]:
 
 
 def framed_nearest(values: NDArray[Any], frame: Frame) -> NDArray[Any]:
-    """Cut, resize and mirror (H, W) values of any type, by taking the nearest one."""
+    """Cut, resize and mirror (H, W) values by taking the nearest one.
+
+    Values may have any type.
+    """
     if frame.cut is not None:
         top, left, height, width = frame.cut
         values = values[top : top + height, left : left + width]
@@ -225,7 +238,10 @@ def framed_nearest(values: NDArray[Any], frame: Frame) -> NDArray[Any]:
 
 
 def resize_nearest(values: NDArray[Any], target: Size) -> NDArray[Any]:
-    """Resize (H, W) values of any type by taking the nearest one: for masks, whose values are names."""
+    """Resize (H, W) values of any type by taking the nearest one.
+
+    It is for masks, whose values are labels.
+    """
     height, width = values.shape
     if (height, width) == target:
         return values
@@ -239,10 +255,10 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class Normalize:
-    """Make uint8 images floats of given mean and deviation: ``(x / 255 - mean) / std``, in the main process.
+    """Make uint8 images floats: ``(x / 255 - mean) / std``.
 
-    Workers hand over uint8, a quarter of the bytes; the device computes. It takes what ``torchrgb8`` gives, in
-    batches and alone.
+    It runs in the main process. Workers send uint8, a quarter of the bytes; the device computes. It accepts results
+    of ``torchrgb8``, in batches and alone.
 
     Args:
         mean: Of each channel, for values from 0 to 1. Default: ImageNet's.
@@ -285,7 +301,10 @@ class Normalize:
         self._on: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Return (..., C, H, W) floats of (..., C, H, W) uint8 images, on the same device and in the same layout."""
+        """Return (..., C, H, W) floats of (..., C, H, W) uint8 images.
+
+        They are on the same device and in the same layout.
+        """
         import torch
 
         if not isinstance(images, torch.Tensor):

@@ -1,4 +1,4 @@
-"""The field table: what the last component of a field's name says about its bytes."""
+"""Field table: meaning of the last component of a field's name."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class FieldTable:
     ================================  =====================================================
 
     Takes:
-        allow_pickle: Unpickle, load object arrays, and load whole objects from ``pt``: only for shards
-            that come from someone who may run code here.
+        allow_pickle: Unpickle, load object arrays, and load whole objects from ``pt``: only for shards from trusted
+            authors, who may run code here.
         max_bytes: Most bytes an ``npz`` may unpack to.
 
     Example:
@@ -52,7 +52,7 @@ class FieldTable:
     max_bytes: int = MAX_GZ_BYTES
 
     def __call__(self, name: str, data: bytes) -> Any:
-        """Return the value, or None where the table does not know the field."""
+        """Return the value; None if the field is not in the table."""
         load = _LOADERS.get(extension(name))
         if load is None:
             return None
@@ -110,7 +110,7 @@ def _npz(data: bytes, table: FieldTable) -> dict[str, Any]:
                 todo="Raise max_gz_bytes= if the field may be that large",
             )
         parts = {member.filename.removesuffix(".npy"): archive.read(member) for member in archive.infolist()}
-    # As numpy.load does it, a part that is no array stays bytes.
+    # As in numpy.load, a part that is not an array stays bytes.
     return {name: _npy(part, table) if part[:6] == b"\x93NUMPY" else part for name, part in parts.items()}
 
 

@@ -1,4 +1,6 @@
-"""The ``.ten`` format: a list of arrays, each a header chunk and a data chunk on 64-byte steps.
+"""The ``.ten`` format: a list of arrays in chunks.
+
+Each array is a header chunk and a data chunk, on 64-byte steps.
 
 A chunk is the 8 bytes ``~TenBin~``, the length as a little-endian int64, then that many bytes padded to a
 multiple of 64. A header chunk is int64 words: data type, name, number of dimensions, dimensions.
@@ -18,7 +20,7 @@ from torchdata_ais.errors import DecodeError
 _MAGIC = b"~TenBin~"
 _STEP = 64
 _TYPES = frozenset(["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
-_MAX_DIMS = 9  # what other readers of the format accept
+_MAX_DIMS = 9  # the limit of other readers of the format
 
 
 def dumps(arrays: Sequence[NDArray[np.generic]]) -> bytes:

@@ -1,47 +1,47 @@
-"""The errors of this package: what happened, where, and what to do about it.
+"""Errors of this package, each with a fact, a place and advice.
 
 ::
 
     AISError
-    |-- TransportError          bytes did not arrive; what another try can mend was tried again
+    |-- TransportError          bytes did not arrive, after retries where these can help
     |   |-- ConnectError        no connection (also a ConnectionError)
     |   |-- ReadError           the server answered with an error, or the body broke off for good
     |   |-- StallError          nothing arrived for too long (also a TimeoutError)
-    |   |-- ObjectChangedError  another version of the object than the one listed or begun
+    |   |-- ObjectChangedError  another version of the object than the one listed or started
     |   |-- NotFoundError       no such bucket or object (also a FileNotFoundError)
     |   `-- AuthError           token missing, wrong or without the right (also a PermissionError)
     |-- ShardError              the bytes arrived, but they are not a whole, sound shard (also a tarfile.ReadError)
     |   |-- TruncatedShardError the shard ends before its end (also an EOFError)
-    |   |-- BadHeaderError      a tar header that cannot be right
+    |   |-- BadHeaderError      an invalid tar header
     |   |   `-- UnsupportedMemberError  a sparse member, or a link whose target is not in its sample
     |   |-- ChecksumError       the body is not the one the cluster stored
     |   `-- NotATarError        not a tar archive at all
     |-- SampleError             one sample cannot be used
     |   |-- DuplicateFieldError two members with the same key and field
-    |   |-- NonAdjacentKeyError a key met again later in its shard
+    |   |-- NonAdjacentKeyError a key that comes again later in its shard
     |   |-- MissingFieldError   a required field is not there
     |   |   `-- webdataset.MissingKeyError         (also a KeyError)
-    |   |-- TransformError      a function of an ETL gave what cannot be stored, or failed
-    |   |-- DecodeError         the bytes of a field are not what its name says
-    |   |-- EmptyBatchError     nothing is left of a batch that was laid down
-    |   `-- EncodeError         a value cannot be written as what the name of its field says
-    |-- LoaderError             a loader or one of its processes cannot go on
-    |   `-- WorkerDiedError     a worker process ended without saying why
-    |-- JobError                a job on the cluster failed, was aborted, or made what it must not (also a RuntimeError)
+    |   |-- TransformError      a function of an ETL failed, or its result cannot be stored
+    |   |-- DecodeError         the bytes of a field do not have the format of its name
+    |   |-- EmptyBatchError     no sample of a planned batch is left
+    |   `-- EncodeError         a value cannot be written in the format of its field's name
+    |-- LoaderError             a loader or one of its processes cannot continue
+    |   `-- WorkerDiedError     a worker process ended without an error
+    |-- JobError                a job on the cluster failed, was aborted, or had a wrong result (also a RuntimeError)
     |-- SampleIndexError        a sample index that is damaged, or of another form
     |-- StateError              a checkpoint that does not fit the pipeline or the data
     `-- UsageError              the call itself cannot work (also a ValueError)
         |-- ArgumentError       arguments that the call does not take (also a TypeError)
         |-- MissingLibraryError an optional library is not installed (also an ImportError)
-        |-- DecodeUsageError    decoding was asked for in a way that fails for any data (also a DecodeError)
-        `-- EncodeUsageError    likewise for writing (also an EncodeError)
+        |-- DecodeUsageError    a request to decode that fails for any data (also a DecodeError)
+        `-- EncodeUsageError    a request to write that fails for any data (also an EncodeError)
 
-What is wrong with the call, the program or the machine, rather than with the data, is one of `NEVER_SKIPPED`, and
-passes every ``on_error=``, every handler and every loop over samples.
+Errors of the call, the program or the machine, rather than of the data, are in `NEVER_SKIPPED`. They pass every
+``on_error=``, every handler and every loop over samples.
 
-Every error has `what` happened, `todo`, and `place` as attributes (``error.url``, ``.member``, ``.offset``, ``.key``
-are of the place), and pickles with them. Its text holds them all, the place as its last line in a fixed form
-(``[at] {json}``): torch's loaders rebuild an exception from its text alone, and only then the text is read.
+Every error has `what`, `todo` and `place` as attributes (``error.url``, ``.member``, ``.offset``, ``.key`` are of the
+place), and pickles with them. Its text contains them all, with the place as its last line (``[at] {json}``). torch's
+loaders rebuild an exception from its text alone, and only then the text is parsed.
 
 No error shows a secret or a control character: all of them take their text through `redaction.clean`.
 """
@@ -69,8 +69,8 @@ class AISError(Exception):
 
     Args:
         what: One sentence: the cause, then the fact. No final full stop.
-        todo: What the reader should do next, as an imperative sentence without full stop; a `Remedy` if a command
-            says it otherwise.
+        todo: The next action, as an imperative sentence without full stop; a `Remedy` if a command words it
+            differently.
         place: Whatever of ``url member offset key field attempt worker`` is known.
 
     Attributes:
@@ -111,20 +111,22 @@ class AISError(Exception):
 
     @classmethod
     def at(cls, what: str, *, todo: str = "", **place: Any) -> Self:
-        """Return an error that says `what` happened, what `todo`, and the place.
+        """Return an error with the fact `what`, the advice `todo`, and the place.
 
         Args:
             what: One sentence: the cause, then the fact. No final full stop.
-            todo: What the reader should do next, as an imperative sentence without full stop.
+            todo: The next action, as an imperative sentence without full stop.
             **place: Whatever of ``url member offset key field attempt worker`` is known. None is left out.
         """
         known = {name: value for name, value in place.items() if value is not None}
         if "url" in known:
-            known["url"] = redact(shortened(str(known["url"])))  # known to be one URL, whatever stands in it
+            known["url"] = redact(shortened(str(known["url"])))  # known to be one URL, whatever it contains
         return cls(what, todo=todo, place=known)
 
     def noting(self, note: str) -> Self:
-        """Return the same error with `note` added to its last sentence, before the place; the cause is kept.
+        """Return the same error with `note` after its last sentence.
+
+        The note comes before the place. The cause is kept.
 
         Example:
             >>> print(TruncatedShardError.at("the shard ends early", offset=512).noting("3 samples were passed on"))
@@ -153,7 +155,7 @@ class AISError(Exception):
 
     @property
     def sentences(self) -> Sentences:
-        """What happened and what to do, without the place.
+        """Fact and advice, without the place.
 
         Example:
             >>> UsageError.at("the folder is empty", todo="name another", url="ais://b").sentences
@@ -188,12 +190,15 @@ class AISError(Exception):
 
     @property
     def attempt(self) -> int | None:
-        """How many times the request was tried."""
+        """Number of the try of the request."""
         return self.place.get("attempt")
 
 
 def _shown_value(value: Any) -> Any:
-    """Return plain values as users may see them: names and texts without secrets, and of bounded length."""
+    """Return plain values as users may see them.
+
+    Names and texts lose secrets, and have a bounded length.
+    """
     if isinstance(value, str):
         return shortened(value)
     if isinstance(value, dict):
@@ -202,7 +207,7 @@ def _shown_value(value: Any) -> Any:
 
 
 def _shown(todo: str) -> str:
-    """Return a remedy as users may see it: without secrets, with a capital letter."""
+    """Return a remedy for users: without secrets, with a capital letter."""
     if not isinstance(todo, Remedy) or not todo.ways:
         return sentence_case(clean(todo))
     first, *others = [way._replace(text=clean(way.text)) for way in todo.ways]
@@ -225,7 +230,7 @@ class TransportError(AISError):
     """Bytes did not arrive.
 
     Attributes:
-        status: The HTTP status that a server answered with, if that is what happened.
+        status: The HTTP status of the server's answer, if it was an error.
     """
 
     status: int | None = None
@@ -244,7 +249,7 @@ class StallError(TransportError, TimeoutError):
 
 
 class ObjectChangedError(TransportError):
-    """The object is another version than the one listed, or than the one whose first part was read."""
+    """The version of the object differs from the one listed or partly read."""
 
 
 class NotFoundError(TransportError, FileNotFoundError):
@@ -268,7 +273,10 @@ class BadHeaderError(ShardError):
 
 
 class UnsupportedMemberError(BadHeaderError):
-    """A kind of member that cannot be read from a stream: sparse, or a link out of its sample."""
+    """A member that a stream cannot contain: sparse, or with a distant link.
+
+    The target of such a link is outside of the sample.
+    """
 
 
 class ChecksumError(ShardError):
@@ -288,7 +296,7 @@ class DuplicateFieldError(SampleError, ValueError):
 
 
 class NonAdjacentKeyError(SampleError, ValueError):
-    """A key was met again after other keys: its members do not stand together."""
+    """A key comes again after other keys: its members are not adjacent."""
 
 
 class MissingFieldError(SampleError, ValueError):
@@ -296,31 +304,34 @@ class MissingFieldError(SampleError, ValueError):
 
 
 class DecodeError(SampleError, ValueError):
-    """The bytes of a field cannot be decoded as what its name says."""
+    """The bytes of a field do not have the format of its name."""
 
 
 class EncodeError(SampleError, ValueError):
-    """The value of a field cannot be written as what its name says."""
+    """The value of a field cannot be written in the format of its name."""
 
 
 class EmptyBatchError(SampleError, ValueError):
-    """All samples of a batch that was laid down were left out, by filters or error policies."""
+    """Filters or error policies left out all samples of a planned batch."""
 
 
 class LoaderError(AISError, RuntimeError):
-    """A loader, or one of its processes, cannot go on."""
+    """A loader, or one of its processes, cannot continue."""
 
 
 class WorkerDiedError(LoaderError):
-    """A worker process ended without an error of its own: killed, out of memory, or exited."""
+    """A worker process ended without an error: it was killed, or exited."""
 
 
 class SampleIndexError(AISError, ValueError):
-    """A sample index that is damaged, incomplete, or of a form that this package does not read."""
+    """A sample index that is damaged, incomplete, or of an unknown form."""
 
 
 class StateError(AISError, ValueError):
-    """A checkpoint does not fit this pipeline, this topology or the data, or cannot be taken here."""
+    """A checkpoint does not fit the pipeline, topology or data.
+
+    Or it cannot be taken here.
+    """
 
 
 class UsageError(AISError, ValueError):
@@ -328,31 +339,39 @@ class UsageError(AISError, ValueError):
 
 
 class ArgumentError(UsageError, TypeError):
-    """Arguments that the call does not take: an option by a wrong name, too many, or too few."""
+    """Wrong arguments of a call: an unknown option, too many, or too few."""
 
 
 class MissingLibraryError(UsageError, ImportError):
-    """An optional library is needed here and is not installed. Never skipped as if a sample were bad."""
+    """A required optional library is not installed.
+
+    It is never skipped like a bad sample.
+    """
 
 
 class DecodeUsageError(UsageError, DecodeError):
-    """Fields cannot be decoded as it was asked for, whatever they hold: a pickle is not allowed, a value no bytes."""
+    """Fields cannot be decoded as requested, whatever their content.
+
+    Examples are a pickle that is not allowed, and a value that is not bytes.
+    """
 
 
 class EncodeUsageError(UsageError, EncodeError):
-    """Values cannot be written as it was asked for: a pickle is not allowed."""
+    """Values cannot be written as requested: a pickle is not allowed."""
 
 
 NEVER_SKIPPED: tuple[type[Exception], ...] = (UsageError, StateError, MemoryError, ImportError, NameError)
-"""Errors of the call, the program or the machine: whoever catches errors to go on after them lets these pass.
+"""Errors of the call, the program or the machine, never skipped.
 
-Skipped, they would make an empty data set, or an endless loop over one. What a function of the user raises besides is
-an error of its sample: the policy of the stage decides.
+Code that catches errors to continue must let them pass. Skipped, they would make an empty data set, or an endless
+loop over one. Other exceptions of a user's function are errors of its sample: the policy of the stage decides.
 """
 
 
 def noted(error: Exception, note: str) -> None:
-    """Add a note to an exception of any class: shown below its message by CPython 3.11 and later.
+    """Add a note to an exception of any class.
+
+    CPython 3.11 and later show it below the message.
 
     Example:
         >>> error = ValueError("no number")

@@ -1,10 +1,10 @@
 """Redaction of secrets and control characters.
 
-Every error of this package and every line of its log passes `clean`. Two things are taken out: what looks like a
-secret (user information of URLs, signed queries, headers), and what is known to be one (`known_secrets`).
+Every error of this package and every line of its log passes `clean`. Two things are removed: texts that look like a
+secret (user information of URLs, signed queries, headers), and known secrets (`known_secrets`).
 
-The time is linear in the text, whatever its author wrote: no pattern scans the same characters from many starts, and
-`clean` looks at no more than it shows and the length of one secret.
+The time is linear in the text, for any author: no pattern scans the same characters from many starts. `clean` reads
+only the text that it shows and the length of one secret.
 
 They are kept for the process: an error is built far from the options.
 """
@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote, quote_plus, unquote
 
 MASK = "***"
-SHORT = 4  # what has fewer characters is no secret
-_LONG = 8  # what has fewer is one as a whole word only
+SHORT = 4  # shorter texts are not secrets
+_LONG = 8  # shorter secrets are hidden only as whole words
 _KEPT = 256  # a token that is renewed every hour fills them in ten days
 _SHARED = 3  # characters that forms share in the pattern
 _UNQUOTED = frozenset(string.ascii_letters + string.digits)
@@ -33,7 +33,9 @@ _longest_form = 0
 
 
 def hide(secret: str | None) -> None:
-    """Have every text from now on shown without `secret`, also where it is base64 or URL-encoded.
+    """Hide `secret` in every text from now on.
+
+    Its base64 and URL-encoded forms are hidden, too.
 
     Example:
         >>> from torchdata_ais.errors.redaction import clean
@@ -53,9 +55,12 @@ def hide(secret: str | None) -> None:
 
 
 def _is_word(secret: str) -> bool:
-    """Whether a secret is hidden only where it stands alone: it may be a part of other words."""
+    """Return whether a secret is hidden only as a whole word.
+
+    It may be a part of other words.
+    """
     if len(secret) < _LONG:
-        return len(secret) >= SHORT and any(c.isdigit() for c in secret)  # "test" is said for other reasons
+        return len(secret) >= SHORT and any(c.isdigit() for c in secret)  # "test" occurs for other reasons
     return secret.isalpha() and secret.islower()
 
 
@@ -80,9 +85,9 @@ def pattern_of(secrets: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def _by_beginning(forms: list[tuple[str, str]], at: int = 0) -> str:
-    """Return a pattern for texts, each with what may follow it; those that begin alike share the beginning.
+    """Return a pattern for texts, each with its possible continuations.
 
-    Without that, all forms of all secrets would be tried at each character of a text.
+    Texts with the same beginning share it. Otherwise all forms of all secrets would be tried at each character.
     """
     groups: dict[str, list[tuple[str, str]]] = {}
     for form in forms:
@@ -106,7 +111,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _base64(secret: str) -> Iterator[str]:
-    """Yield a secret in base64: three forms, as it may begin at any byte of three."""
+    """Yield the three base64 forms of a secret, one for each byte offset."""
     raw = secret.encode("utf-8", "surrogateescape")
     for before in range(3):
         for encode in (b64encode, urlsafe_b64encode):
@@ -149,7 +154,7 @@ _SECRET_WORD = re.compile(
     r"(?:^|[^a-z])(?:sig|sign|pass|pw|pin|code|otp|sas|hdnea|hdnts|hdntl|gda|upt|verify|md5|ak|secure)(?:[^a-z]|$)"
 )
 _SECRET_VENDOR = re.compile(r"^(?:x|q)-(?:amz|goog|oss|cos|obs|tos|bce|ms|ak|sign|key)-?")
-# In running text, where nothing says that a parameter is one, only these.
+# In running text, where no syntax marks a parameter, only these.
 _PLAIN_NAME = re.compile(
     r"(?i)^[\w.\-]*(?:token(?!iz|s\b)|secret|passw(?:or)?d|passphrase|credential|signature|jwt|api[_-]?key|access[_-]?key"
     r"|authorization|hdnea|hdnts|hdntl|\bsig)[\w.\-]*$"
@@ -196,7 +201,7 @@ _HEADERS = (
     re.compile(r"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
 )
 
-# Words of a command. Only what matches one of these is shown.
+# Words of a command. Only words that match one of these are shown.
 _PROGRAM = re.compile(r"[\w./+~\-]+")
 _OPTION = re.compile(r"-[A-Za-z]|--[A-Za-z][\w\-]*")
 _ASSIGNED = re.compile(r"(-{0,2}[A-Za-z_][\w.\-]*)=([^=].*)", re.DOTALL)
@@ -212,7 +217,7 @@ _SUSPECT = re.compile(
     r"[@=?#%]|//|eyJ|AKIA|ASIA|(?i:bearer|basic|authorization|cookie|token|secret|passw|key)"
 )
 
-# C0 without tab and line feed, C1, what turns the direction of the line, line separators, and lone surrogates.
+# C0 without tab and line feed, C1, marks of text direction, line separators, and lone surrogates.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
@@ -221,20 +226,23 @@ _PLAIN = (str, bytes, int, float, list, type(None))  # lists are notes
 
 
 def clean(text: str) -> str:
-    """Return `text` without secrets, shortened, and with control characters spelled out."""
+    """Return `text` without secrets, shortened and printable.
+
+    Control characters are spelled out.
+    """
     return printable(shortened(text))
 
 
 def shortened(text: str) -> str:
-    """Return `text` without secrets, and of a longer one the first `LONGEST` characters.
+    """Return `text` without secrets, at most `LONGEST` characters of it.
 
-    No secret is shown in part at the cut: it is searched for in what is shown and the length of one secret more.
+    No secret is shown in part at the cut: the search covers the shown text and the length of one secret more.
 
     Example:
         >>> len(shortened("x " * 100_000)) < LONGEST + 40
         True
     """
-    if len(text) <= LONGEST + _SUFFIX:  # also what was shortened before
+    if len(text) <= LONGEST + _SUFFIX:  # already shortened texts, too
         return redact_text(text)
     overlap = max(_OVERLAP, longest_form())
     shown = redact_text(text[: LONGEST + overlap])
@@ -244,7 +252,9 @@ def shortened(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with what a terminal would obey spelled out; tab and line feed stay.
+    r"""Return `text` with control characters for terminals spelled out.
+
+    Tab and line feed stay.
 
     Example:
         >>> printable("a\x1b]0;owned\x07\tb")
@@ -254,10 +264,10 @@ def printable(text: str) -> str:
 
 
 def redact(url: str) -> str:
-    """Return one URL, path or address without what must not be shown, however broken it is.
+    """Return one URL, path or address without secrets.
 
-    Taken out are user information, and the values of parameters, in query and fragment, that are named like secrets or
-    that signed URLs carry.
+    The text may be broken in any way. Removed are user information, and the values of parameters, in query and
+    fragment, that are named like secrets or that signed URLs carry.
 
     Example:
         >>> redact("https://me:secret@h/x?X-Amz-Signature=abc&provider=aws")
@@ -272,7 +282,7 @@ def redact(url: str) -> str:
     if not _SUSPECT.search(url):
         return without_known(url)
     url = redact_text(url)
-    whole = url.translate(_QUOTED)  # one run, whatever stands in it
+    whole = url.translate(_QUOTED)  # one run, whatever it contains
     shown = redact_text(whole)
     return url if shown == whole else shown
 
@@ -287,7 +297,9 @@ def _redacted_pipe(command: str) -> str:
 
 
 def redact_command(words: Sequence[str]) -> str:
-    """Return a command for people, without what may be a secret in it. The rule is the same for all programs.
+    """Return a command for people, without possible secrets.
+
+    The rule is the same for all programs.
 
     Shown are the program, names of options, URLs without user information and query, names of archives, and arguments
     that are paths or short words. Everything else is hidden: values of options, unless they are URLs or archives, and
@@ -315,7 +327,9 @@ def redact_command(words: Sequence[str]) -> str:
 
 
 def without_words(words: Sequence[str], text: str) -> str:
-    """Return `text`, such as the output of a command, without those parts of its words that `redact_command` hides.
+    """Return `text` without the words that `redact_command` hides.
+
+    `text` is the output of a command, for example.
 
     Example:
         >>> without_words(["curl", "-ume:a1b2", "https://h/s.tar"], "no user a1b2 at https://h/s.tar")
@@ -330,7 +344,7 @@ def without_words(words: Sequence[str], text: str) -> str:
             part.strip() for mark in ":=?" for part in (word.partition(mark)[2], word.rpartition(mark)[2])
         }
     values = {value for value in values if len(value) >= SHORT}
-    if pattern := pattern_of(values):  # also what is encoded
+    if pattern := pattern_of(values):  # encoded values, too
         text = pattern.sub(MASK, text)
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, MASK)
@@ -338,7 +352,10 @@ def without_words(words: Sequence[str], text: str) -> str:
 
 
 def _announces_secret(word: str) -> bool:
-    """Return whether the argument after `word` may be a secret. In ``name=value`` the value decides."""
+    """Return whether the argument after `word` may be a secret.
+
+    In ``name=value`` the value decides.
+    """
     if not word or word.startswith("--no-") or _is_source(word):
         return False
     last = _NAME_END.split(word[-_LONGEST_WORD:])[-1]
@@ -373,7 +390,7 @@ def _is_source(word: str) -> bool:
 
 
 def redact_text(text: str, level: int = 0) -> str:
-    """Return a longer text, such as the message of another library, without the secrets in it.
+    """Return a longer text, such as a library's message, without secrets.
 
     Example:
         >>> redact_text("Max retries exceeded with url: /s.tar?sig=abc (Caused by http://me:pw@h: refused)")
@@ -392,7 +409,10 @@ def redact_text(text: str, level: int = 0) -> str:
 
 
 def _redacted_headers(text: str) -> str:
-    """Redact values of headers that hold secrets; a value of another name may itself be a header."""
+    """Redact values of headers that hold secrets.
+
+    A value of another name may itself be a header.
+    """
     parts, at = [], 0
     for found in _HEADER_VALUE.finditer(text):
         if found.start() >= at and _HEADER_NAME.search(found[1]):
@@ -413,7 +433,9 @@ def _redacted_token(found: re.Match[str]) -> str:
 
 
 def without_values_of(url: str, text: str) -> str:
-    """Return `text`, such as the answer to a request for `url`, without the secrets that stand in `url`.
+    """Return `text` without the secrets that `url` contains.
+
+    `text` is the answer to a request for `url`, for example.
 
     Example:
         >>> without_values_of("http://h/s.tar?sig=a1b2c3d4&sv=1", "the signature a1b2c3d4 of version 1 has expired")
@@ -432,7 +454,7 @@ def without_values_of(url: str, text: str) -> str:
 
 
 def _redacted_run(run: str, level: int) -> str:
-    """Redact what stands between two spaces or quotes."""
+    """Redact the text between two spaces or quotes."""
     if not ("@" in run or "=" in run or "//" in run or "?" in run or "#" in run or "%" in run or ":/" in run):
         return run
     if _ENCODED_URL.search(run) and "://" not in run:
@@ -442,7 +464,7 @@ def _redacted_run(run: str, level: int) -> str:
     whole, run = run, run.rstrip(_TAIL)
     tail = whole[len(run) :]
     if "//" in run or ":/" in run:
-        # Up to the last @: behind it the pattern would scan from each start to the end.
+        # Up to the last @: after it the pattern would scan from each start to the end.
         end = max(run.rfind("@") + 1, run.rfind("%40") + 3 * ("%40" in run))
         run = _BROKEN_USER.sub(rf"\1{MASK}@", run[:end]) + run[end:]
         run = _USER.sub(rf"\1{MASK}@", run)
@@ -454,7 +476,10 @@ def _redacted_run(run: str, level: int) -> str:
 
 
 def _redacted_parameters(run: str, level: int) -> str:
-    """Redact values of ``name=value`` behind ``? & # ;``, and in the path those with an unmistakable name."""
+    """Redact values of ``name=value`` after ``? & # ;``.
+
+    In the path, values with an unmistakable name are redacted.
+    """
     first, *rest = _CUT.split(run)
     if "=" in first:
         if rest and rest[0] == "&" and "/" not in first:
@@ -481,7 +506,7 @@ def _redacted_pair(found: re.Match[str]) -> str:
 
 
 def _is_secret(name: str, value: str, level: int = 0) -> bool:
-    """Whether the value of a parameter must not be shown."""
+    """Return whether the value of a parameter must be hidden."""
     if not value or value == MASK:
         return False
     if unquote(name).lower() == "key" and _FILE_NAME.search(value):
@@ -495,15 +520,15 @@ def _is_secret(name: str, value: str, level: int = 0) -> bool:
 
 
 def _names_secret(name: str) -> bool:
-    """Whether a value with this name must not be shown."""
+    """Return whether a value with this name must be hidden."""
     word = unquote(name).lower()
     return bool(_SECRET_PART.search(word) or _SECRET_WORD.search(word) or _SECRET_VENDOR.search(word))
 
 
 def quiet(error: BaseException | None) -> BaseException | None:
-    """Return `error`, for ``raise ... from``; or its text alone, if it or what caused it could show a secret.
+    """Return `error`, for ``raise ... from``, or only its text.
 
-    Errors of HTTP libraries hold request and connection, with their headers.
+    It is the text if the error or its cause could show a secret: those of HTTP libraries hold headers of requests.
     """
     seen: set[int] = set()
     one = error
@@ -517,7 +542,7 @@ def quiet(error: BaseException | None) -> BaseException | None:
 
 
 def sealed(error: Exception) -> Exception:
-    """Return `error`, whatever it was caused by `quiet`."""
+    """Return `error`, with its cause made `quiet`."""
     hidden = error.__suppress_context__
     error.__cause__ = quiet(error.__cause__ if hidden else error.__cause__ or error.__context__)
     error.__context__ = None
@@ -532,7 +557,7 @@ class RedactingFilter(logging.Filter):
         try:
             text = record.getMessage()
         except (TypeError, ValueError):
-            return True  # logging itself says what is wrong with the call
+            return True  # logging itself reports what is wrong with the call
         shown = clean(text)
         if shown != text:
             record.msg, record.args = shown, ()

@@ -1,7 +1,7 @@
 """Text of errors: composed, and parsed from another process.
 
 torch and torchdata bring an exception out of a worker as ``type(error)("Caught ... Original Traceback ...")``.
-Everywhere else the parts are attributes of the error, and nobody reads the text.
+Everywhere else the parts are attributes of the error, and the text is not parsed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Parts(NamedTuple):
     Attributes:
         what: The first sentence.
         todo: The second, or ``""``.
-        place: What the ``[at]`` line holds, and ``in``: the process that sent the text.
+        place: The contents of the ``[at]`` line, and ``in``: the process that sent the text.
         notes: Notes of the exception, as the process that sent the text shows them.
     """
 
@@ -47,17 +47,17 @@ class Way(NamedTuple):
 
 
 def in_programs(text: str) -> Way:
-    """Return a way that nobody can type at a shell."""
+    """Return an alternative that cannot be typed at a shell."""
     return Way(text, commands=False)
 
 
 def in_commands(text: str) -> Way:
-    """Return a way that commands have, and functions say otherwise."""
+    """Return an alternative for commands; functions word it differently."""
     return Way(text, programs=False)
 
 
 class Remedy(str):
-    """What to do, for errors that a command shows, too: as text what a program can do.
+    """Advice of an error that a command may show; as text, for programs.
 
     An argument is written ``name=`` or ``name=value``. A command shows its option instead, and leaves out the ways
     with arguments that it does not have.
@@ -101,7 +101,7 @@ def joined(ways: list[str]) -> str:
 
 
 class Sentences(str):
-    """What happened and what to do, as one text that still knows its parts.
+    """Fact and advice of an error as one text that keeps its parts.
 
     Example:
         >>> Sentences("It broke", Remedy("mend it")), Sentences("It broke", "mend it").todo
@@ -122,7 +122,9 @@ class Sentences(str):
 
 
 def sentence_case(text: str) -> str:
-    """Return `text` with a capital letter, unless it begins with a name, which has other signs than letters.
+    """Return `text` with a capital letter, unless it begins with a name.
+
+    Names contain other characters than letters.
 
     Example:
         >>> sentence_case("the shard ends early"), sentence_case("rename() was given no name")
@@ -134,7 +136,7 @@ def sentence_case(text: str) -> str:
 
 
 def composed(what: str, todo: str, place: Mapping[str, Any]) -> str:
-    """Return what users see: the sentences, and the place in a line of its own.
+    """Return the text for users: the sentences, then a line with the place.
 
     Example:
         >>> print(composed("It broke", "Mend it", {"offset": 512}))

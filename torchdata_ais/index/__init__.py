@@ -1,4 +1,7 @@
-"""The sample index as files: its form, opening it, choosing from it. No torch, and no reading of shards."""
+"""The sample index: its format, opening, and selection of samples.
+
+It imports no torch and reads no shards.
+"""
 
 from torchdata_ais.index.format import TABLE, UNFINISHED, Head
 from torchdata_ais.index.indexed_samples import IndexedSamples, check_no_places, opened_index

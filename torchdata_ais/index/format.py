@@ -1,10 +1,11 @@
 """Format of a stored index.
 
-A stored index is a folder of Arrow IPC files, which polars, duckdb and pandas open. ``shards.arrow``, written last, has
-a row a shard; its schema's metadata holds the head, which names all other files by their content: ``samples-*`` has a
-record batch a shard, ``counts-*`` the number of samples of each shard, ``fields-*`` the combinations of fields.
+A stored index is a folder of Arrow IPC files, which polars, duckdb and pandas open. ``shards.arrow``, written last,
+has a row for each shard. Its schema's metadata contains the head, which names all other files by their content.
+``samples-*`` has a record batch for each shard, ``counts-*`` the number of samples of each shard, ``fields-*`` the
+combinations of fields.
 
-The head stands at the beginning of ``shards.arrow`` as plain text, and every block is compared with its XXH64 before
+The head is at the beginning of ``shards.arrow`` as plain text, and every block is compared with its XXH64 before
 pyarrow sees it: damaged Arrow data may end the process.
 """
 
@@ -23,7 +24,7 @@ from torchdata_ais.errors.text import Remedy, in_commands, in_programs
 from torchdata_ais.urls import index_file_fault, shown_name
 
 TABLE = "shards.arrow"
-UNFINISHED = "unfinished.arrow"  # the same, of what a build that broke off had done
+UNFINISHED = "unfinished.arrow"  # the same, of an unfinished build
 PAGE_ROWS = 4096  # shards in a record batch of the table of shards
 FORMAT = "torchdata_ais.index"
 _KEY = b"torchdata_ais.index"  # of the head, in the metadata of the schema
@@ -35,7 +36,7 @@ MOST = 1 << 62  # bytes, samples or shards: sums of two of them are 64-bit integ
 MOST_BLOCK = 1 << 31  # bytes of a record batch
 _MOST_COLUMNS = 256
 _MOST_BEFORE = 1 << 20
-_MOST_FRAME = 64 << 10  # bytes of a record batch besides its values
+_MOST_FRAME = 64 << 10  # bytes of a record batch without its values
 _MOST_HEAD = 64 << 20  # bytes: of 4 thousand million shards
 
 SHARDS = pa.schema(
@@ -67,7 +68,10 @@ FIELDS = pa.schema([pa.field("fields", pa.list_(pa.string()), nullable=False)])
 
 
 def is_utf8(name: str) -> bool:
-    """Whether a name can be stored by Arrow: a lone surrogate, which JSON may have, cannot."""
+    """Return whether Arrow can store a name.
+
+    It cannot store a lone surrogate, which JSON may have.
+    """
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -76,7 +80,10 @@ def is_utf8(name: str) -> bool:
 
 
 def samples_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of samples with columns that a program has added: null where nothing is known."""
+    """Return the schema of samples with added columns.
+
+    Unknown values are null.
+    """
     return pa.schema([*SAMPLES, *(pa.field(name, pa.int64()) for name in columns)])
 
 
@@ -93,7 +100,7 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What the metadata of ``shards.arrow`` say."""
+    """Metadata of ``shards.arrow``."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -104,24 +111,24 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     counts: Block
     fields: Block
     pages: list[tuple[int, str]]
-    """Length and XXH64 of each record batch of the table of shards; they follow each other."""
+    """Length and XXH64 of each record batch of the shard table, in order."""
     parts: list[str]
     """The files of samples."""
     source: str = ""
     selection: bool = False
-    """Whether samples of the shards were left out."""
+    """True if the index leaves out samples of its shards."""
     columns: list[str] = []
     """Names of the columns of samples that a program has added."""
     before: list[str] = []
-    """The files of the index that stood in this place before."""
+    """The files of the previous index in this place."""
     whole: str = _NONE
-    """XXH64 of ``shards.arrow``, computed while zeros stood here."""
+    """XXH64 of ``shards.arrow``, computed with zeros in this field."""
     xxh64: str = _NONE
     """XXH64 of the head without this and `whole`."""
 
     @property
     def files(self) -> list[str]:
-        """The files that belong to it, beside the table of shards."""
+        """Its files, except the table of shards."""
         return [*self.parts, self.counts.file, self.fields.file]
 
     def to_json(self) -> str:
@@ -183,7 +190,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
                 raise damaged(f"its head has {what}", where)
 
     def _check_files(self, where: str) -> None:
-        """Refuse names that no writer gives to files: they become paths and URLs, and `before` is removed."""
+        """Refuse names that no writer makes.
+
+        They become paths and URLs, and the files in `before` are removed.
+        """
         named = [
             (self.counts.file, "counts"),
             (self.fields.file, "fields"),
@@ -232,12 +242,12 @@ def foreign_shard(name: object, why: str, where: str) -> SampleIndexError:
 
 
 def block_of(file: str, start: int, data: bytes | memoryview) -> Block:
-    """Return the block that names `data`, which begins at byte `start` of `file`."""
+    """Return the block of `data`, which begins at byte `start` of `file`."""
     return Block(file, start, len(data), xxhash.xxh64_hexdigest(data))
 
 
 def checked(data: bytes, block: Block, where: str) -> bytes:
-    """Return `data` if it is what `block` says.
+    """Return `data` if it matches `block`.
 
     Raises:
         SampleIndexError: It is not.
@@ -252,10 +262,12 @@ def checked(data: bytes, block: Block, where: str) -> bytes:
 
 
 def read_batch(data: bytes, schema: pa.Schema, where: str) -> pa.RecordBatch:
-    """Return the record batch of one block, whose checksum was compared; the author of the index chose that.
+    """Return the record batch of one block with a verified checksum.
+
+    The author of the index chose the checksum.
 
     Raises:
-        SampleIndexError: It is no record batch of this schema, or its offsets lead out of it.
+        SampleIndexError: It is not a record batch of this schema, or its offsets lead out of it.
     """
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
@@ -271,7 +283,7 @@ def read_batch(data: bytes, schema: pa.Schema, where: str) -> pa.RecordBatch:
 
 
 def stacked(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return an Arrow IPC file of `batches`, and where each one stands in it."""
+    """Return an Arrow IPC file of `batches`, and the offset of each."""
     sink = pa.BufferOutputStream()
     places: list[tuple[int, int]] = []
     with pa.ipc.new_file(sink, schema) as writer:
@@ -286,16 +298,16 @@ def named_by_content(kind: str, data: bytes, written: str = "0") -> str:
     """Return the name of a file that holds `data`.
 
     Args:
-        kind: What it holds.
+        kind: Its kind of contents.
         data: Its bytes.
-        written: Tells one writing from another: who removes the files of an older index must not meet those of one
-            with the same content that is being written.
+        written: Identifies the writing process. Removal of the files of an older index must not affect a new one with
+            the same contents.
     """
     return f"{kind}-{xxhash.xxh64_hexdigest(data)}-{written}.arrow"
 
 
 def digest_in(name: str) -> str:
-    """Return the XXH64 that the name of a file says its bytes have.
+    """Return the XXH64 of the contents that the name of a file has.
 
     Example:
         >>> digest_in(named_by_content("counts", b"abc")) == xxhash.xxh64_hexdigest(b"abc")
@@ -305,7 +317,10 @@ def digest_in(name: str) -> str:
 
 
 def table_file(head: Head, pages: Sequence[pa.RecordBatch]) -> bytes:
-    """Return ``shards.arrow``: the pages of the table of shards, and `head` (its pages are filled in here)."""
+    """Return ``shards.arrow``: the pages of the table of shards, and `head`.
+
+    The pages of the head are filled in here.
+    """
     data, places = stacked(pages, SHARDS)
     head = msgspec.structs.replace(
         head,
@@ -316,7 +331,10 @@ def table_file(head: Head, pages: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def whole_of(data: bytes, whole: str) -> str:
-    """Return XXH64 of ``shards.arrow`` with zeros in place of `whole`: what `whole` must be."""
+    """Return XXH64 of ``shards.arrow`` with zeros in place of `whole`.
+
+    `whole` must be equal to it.
+    """
     return xxhash.xxh64_hexdigest(_with_whole(data, whole, _NONE))
 
 
@@ -325,7 +343,7 @@ def _with_whole(data: bytes, old: str, new: str) -> bytes:
 
 
 def head_in(data: bytes, where: str) -> tuple[Head | None, int]:
-    """Return the head of the table of shards, and where its first page begins.
+    """Return the head of the table of shards, and the first page's offset.
 
     Args:
         data: The beginning of ``shards.arrow``.
@@ -335,7 +353,7 @@ def head_in(data: bytes, where: str) -> tuple[Head | None, int]:
         None in place of the head if `data` must reach further: to the second value.
 
     Raises:
-        SampleIndexError: This is no index, or not as it was written.
+        SampleIndexError: This is not an index, or has changed after it was written.
     """
     if len(data) < 16 or data[:6] != b"ARROW1" or data[8:12] != b"\xff\xff\xff\xff":
         raise damaged(f"{TABLE} does not begin as an Arrow file", where)

@@ -33,7 +33,7 @@ from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.store import Cluster, given_options
 
 Selection: TypeAlias = npt.ArrayLike | pc.Expression | Callable[[pa.RecordBatch], Any]
-"""What `select` takes."""
+"""Argument of `select`."""
 
 _ROW = "__row__"
 
@@ -41,7 +41,7 @@ _ROW = "__row__"
 def selected_numbers(
     which: Selection, length: int, batches: Callable[[], Iterator[pa.RecordBatch]]
 ) -> Integers:
-    """Return the numbers of the samples that `which` means, in ascending order.
+    """Return the numbers of the samples in `which`, in ascending order.
 
     Args:
         which: As for `IndexedSamples.select`.
@@ -104,7 +104,7 @@ def _where(expression: pc.Expression, batch: pa.RecordBatch) -> npt.NDArray[np.b
 
 
 def _answer(which: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> Any:
-    """Return what a function says of the rows."""
+    """Return the result of a function for the rows."""
     try:
         return which(batch)
     except KeyError as error:  # pyarrow's, of a column that there is not
@@ -129,7 +129,9 @@ def _mask(values: Any, length: int) -> npt.NDArray[np.bool_]:
 
 
 def side_of_keys(keys: Iterable[str], count: int, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Return which of the keys are among about `fraction` of them: by XXH64 of seed and key alone.
+    """Return which keys are among about `fraction` of them.
+
+    XXH64 of seed and key alone decides.
 
     Raises:
         UsageError: `fraction` is not between 0 and 1.
@@ -161,7 +163,7 @@ def opened_index(
 
 
 def check_no_places(shards_from: ShardsFrom) -> None:
-    """Raise `UsageError` if `shards_from` was passed with an index that is open."""
+    """Raise `UsageError` if an open index was passed with `shards_from`."""
     if shards_from is not None:
         raise UsageError.at(
             "shards_from= was passed with an index that is open", todo="pass it to SampleIndex.open"
@@ -169,10 +171,10 @@ def check_no_places(shards_from: ShardsFrom) -> None:
 
 
 class IndexedSamples(NumberedSamples):
-    """The samples of any number of stored indexes, in their order, or some of them.
+    """The samples of one or several stored indexes, all or a selection.
 
-    All of `torchdata_ais.SampleIndex` that reads no shard: users have that class, which adds building and verifying.
-    Methods that return an index return one of their own class.
+    The part of `torchdata_ais.SampleIndex` that reads no shard: users have that class, which adds building and
+    verifying. Methods that return an index return one of the same class.
     """
 
     @classmethod
@@ -185,10 +187,10 @@ class IndexedSamples(NumberedSamples):
         index_dir: str | os.PathLike[str] | None = None,
         cluster: Cluster = None,
     ) -> Self:
-        """Open a stored index. What is asked for is read then, by ranges, and checked.
+        """Open a stored index. It is read on use, by ranges, and checked.
 
         Args:
-            where: The prefix, template, bucket, folder or pattern of shards whose index lies beside them (see
+            where: The prefix, template, bucket, folder or pattern of shards whose index is next to them (see
                 `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL. Of a template
                 or a pattern the samples of the shards that it names are selected.
             shards_from: Further buckets, prefixes, folders or web URLs whose shards the index may name: one, or a list.
@@ -225,17 +227,17 @@ class IndexedSamples(NumberedSamples):
     def kept_in(self, folder: str | os.PathLike[str]) -> Self:
         """Return the same index, read from a copy that is made on this node.
 
-        A full shuffle looks all of an index up, again and again, in each worker; out of a copy that costs nothing. A
-        file is copied when something of it is needed first, by one process of all that name the folder, is compared
-        with its XXH64, and gone on with where a killed process left it. An index that is stored in its place later is
-        copied when it is opened. Files of the index before stay beside it; those of the one before that are removed.
+        A full shuffle reads all of an index repeatedly in each worker; a local copy makes that fast. One process
+        copies a file on first use and compares it with its XXH64. It resumes an unfinished copy of a killed process.
+        An index that is stored in its place later is copied when it is opened. Files of the previous index stay;
+        those of the one before that are removed.
 
         Args:
             folder: On a disk of this node; any number of indexes share it.
 
         Raises:
             UsageError: The folder cannot be written to, or is full.
-            StallError: Another process that copies stands still (when the index is read).
+            StallError: Another process that copies makes no progress (when the index is read).
 
         Example:
             >>> import tempfile
@@ -291,11 +293,13 @@ class IndexedSamples(NumberedSamples):
         return cls(parts.stored, parts.positions, options=indexes[0]._options, columns=columns)
 
     def with_column(self, name: str, values: npt.ArrayLike | Mapping[str, int]) -> Self:
-        """Return this index with a number more of each sample, such as its tokens: a length for `pack` and `buckets`.
+        """Return this index with a further number for each sample.
 
-        `save` stores it with the index, `build(previous=)` keeps that of shards that have not changed; a column of the
-        same name is replaced. It is no part of `digest`, which says what is read: other lengths make other packs, and
-        those are compared when a state is loaded.
+        It may be a length for `pack` and `buckets`, such as its tokens.
+
+        `save` stores it with the index, `build(previous=)` keeps that of shards that have not changed; a column of
+        the same name is replaced. `digest` does not include it, as it covers the samples only. Other lengths make
+        other packs, which are compared when a state is loaded.
 
         Args:
             name: Of the column; no field's.
@@ -322,7 +326,7 @@ class IndexedSamples(NumberedSamples):
         """Return some of the samples as an index, in the stored order.
 
         Args:
-            which: A mask of booleans, one a sample; or numbers of samples, each once; or what chooses by columns (for
+            which: A mask of booleans, one a sample; or numbers of samples, each once; or a condition on columns (for
                 their names see `batches`): an expression of pyarrow, or a function that takes a record batch and
                 returns a mask for its rows.
 
@@ -345,23 +349,23 @@ class IndexedSamples(NumberedSamples):
     def join(
         self,
         other: IndexedSamples,
-        on: Literal["key"] = "key",  # noqa: ARG002 - there is no other yet
+        on: Literal["key"] = "key",  # noqa: ARG002 - the only value yet
         *,
         missing: Missing = "error",
         prefix: str = "",
         where: str | os.PathLike[str] | None = None,
     ) -> Self:
-        """Return this index with the samples of another beside its own: their fields come with each sample.
+        """Return this index joined with another: its fields come with samples.
 
-        Captions, embeddings or masks that were added later stand in shards of their own, under the same keys. Samples
-        of `other` that nobody asks for are left out. More than one: ``a.join(b).join(c)``.
+        Captions, embeddings or masks that were added later are in other shards, under the same keys. Samples of
+        `other` without a partner here are left out. More than one: ``a.join(b).join(c)``.
 
         Args:
             other: The other index.
             on: ``"key"``: a sample's partner is the one with the same key.
-            missing: What becomes of a sample without a partner: ``"error"``, ``"drop"``, or ``"keep"``: it comes
+            missing: The treatment of a sample without a partner: ``"error"``, ``"drop"``, or ``"keep"``: it comes
                 without those fields.
-            prefix: What is put before the names of the other's fields, such as ``"other."``.
+            prefix: The prefix of the names of the other's fields, such as ``"other."``.
             where: A folder of this machine for the table of partners. Processes of the machine share it, and joining
                 the same indexes again finds it there. None: in memory, and each process has its own.
 
@@ -371,7 +375,7 @@ class IndexedSamples(NumberedSamples):
         shards, in memory or in a file.
 
         Raises:
-            SampleIndexError: A key stands twice in one of the two; a sample has no partner.
+            SampleIndexError: A key is twice in one of the two; a sample has no partner.
             UsageError: Both have a field of one name; the other index is joined itself.
 
         Example:
@@ -414,13 +418,13 @@ class IndexedSamples(NumberedSamples):
         *,
         cluster: Cluster = None,
     ) -> Self:
-        """Store the index, or the selection of one, and return it opened from there.
+        """Store the index, or the selection of one; return the stored one, open.
 
-        Two that are written to one place at once do not mix: the one that ends last is the one that is found. The
-        files of the one before the last are removed.
+        Two that are written to one place at once do not mix: the one that ends last replaces the other. The files of
+        the one before the last are removed.
 
         Args:
-            where: A folder, or ``ais://bucket/name``. Default: beside the shards it was built of (`index_place`).
+            where: A folder, or ``ais://bucket/name``. Default: next to the shards it was built of (`index_place`).
             cluster: See `torchdata_ais.store.Cluster`; default the one it was built from.
 
         Raises:
@@ -454,7 +458,10 @@ class IndexedSamples(NumberedSamples):
         return type(self)([StoredIndex(folder)], home=self._home, options=settings)
 
     def _of_shards(self, names: Sequence[str]) -> Self:
-        """Return the samples of the shards of these names; all of them must be in the index."""
+        """Return the samples of the shards of these names.
+
+        All of them must be in the index.
+        """
         parts, missing = self.parts.of_shards(names)
         if missing:
             raise SampleIndexError.at(

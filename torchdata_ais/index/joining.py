@@ -48,7 +48,7 @@ class PartnerTable:
 
     Args:
         values: The numbers, kept in memory; or
-        path: a file of them, 8 bytes each, which is mapped into the memory of each process that asks.
+        path: a file of them, 8 bytes each, which is mapped into the memory of each process that uses it.
 
     Example:
         >>> PartnerTable(np.array([3, -1, 0])).take(np.array([2, 0])).tolist()
@@ -74,7 +74,10 @@ class PartnerTable:
         return found
 
     def missing(self, positions: Integers | None) -> Iterator[Integers]:
-        """Yield which samples have no partner, some at a time: their places among `positions`, or among all."""
+        """Yield the samples without a partner, some at a time.
+
+        They are places among `positions`, or among all.
+        """
         count = len(self) if positions is None else len(positions)
         for begin in range(0, count, _BUFFERED):
             end = min(begin + _BUFFERED, count)
@@ -92,10 +95,12 @@ Keyed = Iterable[tuple[pa.Array, Integers]]
 def paired(
     first: Keyed, other: Keyed, *, keys: int, folder: str | os.PathLike[str] | None = None
 ) -> Iterator[tuple[Integers, Integers]]:
-    """Yield the numbers of samples with the same key, those of `first` and those of `other`.
+    """Yield the numbers of samples with the same key, of both indexes.
 
-    Rows of 24 bytes a key (its XXH3 of 128 bits, and the number) are spread over files by the beginning of the hash,
-    and each file is sorted by itself. Whoever reads a partner compares the keys themselves.
+    Each pair is of `first` and `other`.
+
+    Rows of 24 bytes a key (its XXH3 of 128 bits, and the number) are spread over files by the beginning of the hash.
+    Each file is sorted alone. A reader of partners compares the keys themselves.
 
     Args:
         first: Keys and numbers of one side.
@@ -189,8 +194,8 @@ class Join(NamedTuple):
     Attributes:
         other: The other index.
         table: Of each sample of the first one's stored indexes the number of its partner in `other`.
-        prefix: What stands before the names of its fields.
-        missing: What was to become of samples without a partner.
+        prefix: The prefix of the names of its fields.
+        missing: The treatment of samples without a partner.
     """
 
     other: IndexedSamples
@@ -207,7 +212,9 @@ def joined_with(
     prefix: str,
     where: str | os.PathLike[str] | None,
 ) -> tuple[Join, Integers | None]:
-    """Return the join, and the numbers of the samples of `first` that stay; None for all.
+    """Return the join, and the numbers of the remaining samples of `first`.
+
+    None for all.
 
     Args:
         first: The first index.
@@ -309,7 +316,7 @@ def partners_of(
 
     Args:
         join: The join.
-        positions: Where the samples stand in the stored indexes of the first.
+        positions: The positions of the samples in the stored indexes of the first.
         references: The samples.
 
     Raises:

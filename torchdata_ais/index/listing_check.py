@@ -14,17 +14,19 @@ from torchdata_ais.urls.parsing import common_beginning
 
 
 def compare_with_listing(index: IndexedSamples, options: StoreOptions) -> None:
-    """List the shards of which nobody has read the samples, and raise if one is not what was indexed.
+    """List the shards whose samples were not read, and compare them.
+
+    Raise if one has changed since it was indexed.
 
     Args:
-        index: The index. Shards that prove themselves by their samples' XXH64 are not asked for.
+        index: The index. Shards with XXH64 of their samples are not listed.
         options: How the shards are reached.
 
     Memory: a listing of those shards.
 
     Raises:
-        SampleIndexError: A shard is another one, or is not there any more; it names index and shard.
-        TransportError: The cluster cannot be asked.
+        SampleIndexError: A shard has changed, or does not exist any more; it names index and shard.
+        TransportError: The cluster does not answer.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -48,10 +50,12 @@ def compare_with_listing(index: IndexedSamples, options: StoreOptions) -> None:
 def listed_objects(
     places: Iterable[Location], options: StoreOptions, *, allow_empty: bool = False
 ) -> dict[str, ObjectURL]:
-    """Return objects by their URIs: a listing for each bucket, of what begins as all of `places` in it do.
+    """Return objects by their URIs, from one listing for each bucket.
+
+    Its prefix is that of all `places` in the bucket.
 
     Args:
-        places: Those that are no objects, or transformed, are left out.
+        places: Those that are not objects, or transformed, are left out.
         options: How they are reached.
         allow_empty: Whether a bucket may have none of them.
     """

@@ -31,13 +31,15 @@ class Readable(Protocol):
     """A place of files that are read by ranges."""
 
     where: str
-    """What the place is called in errors."""
+    """Name of the place in errors."""
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Return bytes of a file, at most `length` from byte `start`; fewer if it ends before.
+        """Return bytes of a file, at most `length` from byte `start`.
+
+        They are fewer if the file ends before.
 
         Raises:
-            NotFoundError: There is no such file.
+            NotFoundError: The file does not exist.
         """
 
 
@@ -70,7 +72,9 @@ def _plain(name: str, where: str) -> str:
 
 
 class LocalFolder:
-    """A folder on this machine's disk. Files are regular files; links and pipes in it are refused.
+    """A folder on this machine's disk.
+
+    Files are regular files; links and pipes in it are refused.
 
     Args:
         path: The folder; made when the first file is written.
@@ -128,7 +132,9 @@ class LocalFolder:
 
 
 class RemoteFolder:
-    """A prefix of a bucket, or a folder of a web server (which takes no writes).
+    """A prefix of a bucket, or a folder of a web server, without writes.
+
+    Only buckets can be written.
 
     Args:
         url: ``ais://bucket/prefix``, another provider's, an object URL, or a web URL.
@@ -212,10 +218,11 @@ _PATTERN = "{*?["  # where the fixed beginning of a name ends
 
 
 def index_place(source: str | os.PathLike[str]) -> str:
-    """Return where the index of the shards of a prefix, template, pattern, folder or bucket lies.
+    """Return the location of the index of the shards of a source.
 
-    That is ``.index/`` in the bucket's root, or in the folder of local shards, and below it the fixed beginning of the
-    shards' names. A slash at its end is written ``%2F``, so that each prefix has a place of its own.
+    A source is a prefix, template, pattern, folder or bucket. It is ``.index/`` in the bucket's root, or in the
+    folder of local shards, and below it the fixed beginning of the shards' names. A slash at its end is written
+    ``%2F``, so that each prefix has a different place.
 
     Raises:
         UsageError: Shards on a web server or on standard input have none.
@@ -248,12 +255,14 @@ def index_place(source: str | os.PathLike[str]) -> str:
 
 
 def fixed_beginning(name: str) -> str:
-    """Return how all names begin that a template or a pattern stands for."""
+    """Return the fixed prefix of the names of a template or a pattern."""
     return name[: min((at for mark in _PATTERN if (at := name.find(mark)) >= 0), default=len(name))]
 
 
 def named_shards(where: str | os.PathLike[str]) -> list[str] | None:
-    """Return the shards that a template or a pattern names, as indexes name them; None for all that lie there.
+    """Return the shards of a template or a pattern, named as in indexes.
+
+    None for all shards there.
 
     Example:
         >>> named_shards("ais://pets/train-{8..9}.tar"), named_shards("ais://pets/train-")
@@ -269,7 +278,10 @@ def named_shards(where: str | os.PathLike[str]) -> list[str] | None:
 
 
 ShardsFrom = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
-"""Places whose shards an index may name: one, several, or none beyond its own."""
+"""Places whose shards an index may name, beyond its own.
+
+They are one, several, or none.
+"""
 
 
 def shard_places(given: ShardsFrom) -> ShardPlaces:
@@ -299,10 +311,10 @@ def folder_at(where: str | os.PathLike[str], options: StoreOptions) -> Folder:
 
 
 def found_folder(where: str | os.PathLike[str], options: StoreOptions) -> tuple[Folder, ShardPlaces]:
-    """Return the folder of the index that belongs to `where`, or that lies there.
+    """Return the folder of the index of `where`, and its shards' places.
 
-    And the places whose shards it may name: what `where` names; of an index named by its own folder the bucket, the
-    web server, or the folder of the shards that it lies in.
+    `where` may also be the folder of the index. The index may name shards of the places in `where`. An index named by
+    its own folder may name those of its bucket, its web server, or its folder of shards.
 
     Raises:
         NotFoundError: Neither is there.
@@ -338,7 +350,7 @@ def _candidates(where: str, options: StoreOptions) -> Iterator[tuple[Folder, str
 
 
 def place_around(folder: str) -> str:
-    """Return the place whose shards an index may name that is named by its own folder.
+    """Return the place whose shards an index may name, by its own folder.
 
     Example:
         >>> place_around("ais://pets/.index/train-"), place_around("/data/pets/.index/train-")
@@ -358,7 +370,7 @@ def place_around(folder: str) -> str:
 
 
 def options_for(where: str | os.PathLike[str], given: StoreOptions | None) -> StoreOptions:
-    """Return how to reach `where`; for a path of this machine nothing is looked for."""
+    """Return the options for `where`; a local path resolves nothing."""
     if given is None and parse_url(os.fspath(where)).kind == "file":
         return StoreOptions()
     return cluster_options(given)

@@ -30,7 +30,9 @@ Weights = Mapping[IndexedSamples, float]
 
 
 class Mixture:
-    """Indexes to be read mixed by weight; every prefix of the order is within one sample of the weights.
+    """Indexes to be read mixed by weight.
+
+    Every prefix of the order is within one sample of the weights.
 
     Weights are rounded to multiples of 1/65,536, shown, and meant exactly. All samples of a source are drawn before
     any of it comes again, across epochs. All epochs have the same length while the weights stay. (In proportion to
@@ -40,7 +42,7 @@ class Mixture:
         weights: Of each index its weight: fractions that sum to 1, or whole numbers of which the proportions count. Or
             a schedule: ``[(from_position, weights), ...]``, positions counted over the whole run, the first 0; an
             index that is left out somewhere is not drawn there.
-        stop: What ends an epoch: ``"first"``: before any sample of it comes again; ``"all"``: when each was drawn;
+        stop: The end of an epoch: ``"first"``: before any sample of it comes again; ``"all"``: when each was drawn;
             ``"never"``: a number of steps (``epoch_steps=`` of the loader or the reader).
 
     Attributes:
@@ -49,8 +51,8 @@ class Mixture:
         stop: As given.
 
     Raises:
-        UsageError: Weights that are negative, zero, no numbers or that do not sum to 1; an index that is empty, or
-            there twice; two that have samples of one stored index in common.
+        UsageError: Weights that are negative, zero, not numbers or do not sum to 1; an empty or repeated index; two
+            indexes with common samples.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -107,7 +109,10 @@ class Mixture:
         self.schedule = tuple((start, self._rounded(given)) for start, given in entries)
 
     def kept_in(self, folder: str | os.PathLike[str] | None) -> Mixture:
-        """Return the same mixture of indexes that are copied to a folder of this node (`SampleIndex.kept_in`)."""
+        """Return the same mixture with indexes copied to a folder of this node.
+
+        See `SampleIndex.kept_in`.
+        """
         if folder is None:
             return self
         kept = copy.copy(self)
@@ -139,19 +144,21 @@ class Mixture:
 
 
 def _plain(weight: Any) -> Any:
-    """Return a number as Python has it, whichever library made it; what is none as it is."""
+    """Return a number of any library as Python's; other values unchanged."""
     if isinstance(weight, Integral) and not isinstance(weight, bool):
         return int(weight)
     return float(weight) if isinstance(weight, Real) and not isinstance(weight, bool) else weight
 
 
 def lengths_of(index: IndexedSamples, name: str) -> Integers:
-    """Return the column `name` of each sample, or the bytes of the field of that name; those of joined indexes, too.
+    """Return the column `name` of each sample, or the size of that field.
+
+    Columns and fields of joined indexes count, too.
 
     Memory: 8 bytes a sample.
 
     Raises:
-        UsageError: There is no such column, and a sample has no such field; the column knows nothing of a sample.
+        UsageError: The column does not exist, and a sample lacks the field; or the column lacks a value of a sample.
 
     Example:
         >>> from torchdata_ais import SampleIndex

@@ -1,4 +1,7 @@
-"""Stored indexes one after the other, and some of their samples: which of them has a sample or a shard."""
+"""Concatenation of stored indexes with a selection of samples.
+
+It finds the index of a sample or a shard.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from torchdata_ais.plan.permutation import Integers
 
 
 class Parts:
-    """Stored indexes, numbered through, and which of their samples were chosen.
+    """Stored indexes, numbered consecutively, and their selected samples.
 
     Args:
         stored: The indexes.
@@ -37,7 +40,7 @@ class Parts:
 
     @classmethod
     def concat(cls, several: Sequence[Parts]) -> Parts:
-        """Return what several have chosen, one after the other."""
+        """Return the concatenated selections of several."""
         positions = None
         if any(parts.positions is not None for parts in several):
             begins = np.cumsum([0, *(parts.samples for parts in several)])
@@ -54,7 +57,10 @@ class Parts:
         return np.arange(self.samples, dtype=np.int64) if self.positions is None else self.positions
 
     def at(self, numbers: Integers) -> Integers:
-        """Return the positions of some of the chosen samples, by their numbers among those."""
+        """Return the positions of some selected samples.
+
+        The samples are given by their numbers in the selection.
+        """
         return numbers if self.positions is None else self.positions[numbers]
 
     def chosen(self, numbers: Integers) -> Parts:
@@ -63,7 +69,7 @@ class Parts:
 
     @property
     def digest(self) -> str:
-        """Of what the indexes cover, and of what was chosen."""
+        """Digest of the contents of the indexes, and of the selection."""
         digests = [part.head.digest for part in self.stored]
         if len(digests) == 1 and self.positions is None:
             return digests[0]
@@ -75,7 +81,10 @@ class Parts:
         return itertools.chain.from_iterable(part.shards() for part in self.stored)
 
     def of_shard(self, number: int) -> tuple[StoredIndex, int, int]:
-        """Return the index that has a shard, the shard's number there, and how many samples stand before its own."""
+        """Return the index of a shard, its number there, and its first sample.
+
+        The latter is how many samples are before its own.
+        """
         left, begin = number, 0
         for part in self.stored:
             if left < part.head.shards:
@@ -84,7 +93,10 @@ class Parts:
         raise IndexError(f"shard {number}")
 
     def of_shards(self, names: Iterable[str]) -> tuple[Parts, list[str]]:
-        """Return the samples of some shards, and the names that no shard has. Nothing was chosen before."""
+        """Return the samples of some shards, and the names without a shard.
+
+        It needs indexes without a selection.
+        """
         missing = {_absolute(name): name for name in names}
         wanted = set(missing)
         chosen, end = [], 0
@@ -98,7 +110,10 @@ class Parts:
         return Parts(self.stored, positions), list(missing.values())
 
     def take(self, numbers: Integers) -> list[SampleReference]:
-        """Return some of the chosen samples, in the order asked for; a shard's table is read once."""
+        """Return some of the selected samples, in the requested order.
+
+        A shard's table is read once.
+        """
         positions = self.at(numbers)
         found: list[SampleReference | None] = [None] * len(positions)
         for stored, first, part_places, part_positions in self._by_part(positions):
@@ -112,7 +127,10 @@ class Parts:
         return [reference for reference in found if reference is not None]
 
     def _by_part(self, positions: Integers) -> Iterator[tuple[StoredIndex, int, Integers, Integers]]:
-        """Yield the parts that positions lie in, the number of their first shard, and which of the positions."""
+        """Yield the parts of positions, their first shard, and the positions.
+
+        The shard is given by its number.
+        """
         parts = np.searchsorted(self._ends, positions, side="right")
         for number in np.unique(parts).tolist():
             places = np.flatnonzero(parts == number)
@@ -121,7 +139,10 @@ class Parts:
             yield self.stored[number], first, places, positions[places] - begin
 
     def selected(self) -> Iterator[tuple[StoredIndex, int, Integers | None]]:
-        """Yield the shards that have chosen samples, and at which of their rows; None for all."""
+        """Yield the shards with selected samples, and the rows of these.
+
+        None for all rows.
+        """
         positions, end = self.positions, 0
         for part in self.stored:
             begin, end = end, end + part.head.samples
@@ -136,7 +157,10 @@ class Parts:
                 yield part, number, chosen
 
     def entries(self) -> Iterator[IndexedShard]:
-        """Yield each shard as it was built; of chosen samples without those that nothing was chosen of."""
+        """Yield each shard as it was built.
+
+        With a selection, shards without a selected sample are left out.
+        """
         if self.positions is not None:
             yield from itertools.starmap(entry_of, self.selected())
             return
@@ -145,9 +169,11 @@ class Parts:
 
 
 def shared_samples(several: Sequence[Parts]) -> tuple[int, int, int] | None:
-    """Return which two have samples of one stored index in common, and how many; None if no two do.
+    """Return two parts with common samples of an index, and their number.
 
-    Of stored indexes with different digests that is not known: they may have been made of the same shards.
+    None if there are none.
+
+    For stored indexes with different digests that is unknown: they may have been made of the same shards.
     """
     seen: dict[str, list[tuple[int, Integers | None, int]]] = {}
     for number, parts in enumerate(several):

@@ -17,7 +17,7 @@ from torchdata_ais.plan.permutation import Integers
 
 
 class ShardEntry(msgspec.Struct, frozen=True):
-    """What is known of one shard, beside its samples.
+    """Metadata of one shard, without its samples.
 
     Attributes:
         name: The object's URI, the file's path or the page's URL.
@@ -42,8 +42,8 @@ class ShardSamples:
         ends: Where the header after it begins.
         fields: The names of its fields, in their order.
         sizes: The bytes of each field.
-        xxh64: XXH64 of the bytes from start to end, or None if nobody has read them.
-        columns: Values of columns that a program has added, by name; None where nothing is known.
+        xxh64: XXH64 of the bytes from start to end, or None if they were not read.
+        columns: Values of columns that a program has added, by name; None where a value is unknown.
     """
 
     keys: list[str]
@@ -56,7 +56,7 @@ class ShardSamples:
 
 
 def content_of(samples: ShardSamples) -> int:
-    """Return XXH64 over keys, fields and sizes: the same however they were found.
+    """Return XXH64 over keys, fields and sizes, for any method of indexing.
 
     Example:
         >>> one = ShardSamples(["a"], [0], [1024], [("cls",)], [(1,)], None)
@@ -79,7 +79,9 @@ IndexedShard = tuple[ShardEntry, ShardSamples]
 
 
 def stored_text(text: str) -> str:
-    r"""Return `text` as an index holds it: bytes of a name that are no UTF-8 stand there as escapes.
+    r"""Return `text` as an index holds it.
+
+    Bytes of a name that are not UTF-8 are escaped.
 
     Example:
         >>> stored_text("caf\udce9"), stored_text("caf\u00e9") == "caf\u00e9"
@@ -94,19 +96,19 @@ def stored_texts(texts: list[str]) -> list[str]:
 
 
 class SampleReference(NamedTuple):
-    """Where one sample stands, and what is known of it.
+    """Place and metadata of one sample.
 
     Attributes:
         shard: The row of its shard.
         start: Where its first header begins, in bytes of the shard.
         size: Bytes from there to the header after it.
-        key: Its key; bytes that are no UTF-8 are escaped.
+        key: Its key; bytes that are not UTF-8 are escaped.
         fields: The names of its fields.
         sizes: The bytes of each.
-        xxh64: XXH64 of the bytes from start on, or None if nobody has read them yet.
-        number: Which shard of the index it is.
-        before: The key of the sample before it, where nobody has read the shard: links, and members of a name that
-            comes twice, are in no index of the cluster, and may stand between the two.
+        xxh64: XXH64 of the bytes from start on, or None if they were not read yet.
+        number: The number of the shard in the index.
+        before: The key of the sample before it, if the shard was not read. An index of the cluster lacks links and
+            members of a repeated name, which may be between the two.
     """
 
     shard: ShardRow
@@ -163,7 +165,10 @@ def entry_of(stored: StoredIndex, shard: int, rows: Integers | None) -> IndexedS
 
 
 def references(stored: StoredIndex, shard: int, rows: Integers, number: int) -> Iterator[SampleReference]:
-    """Yield rows of a shard's samples as references; `number` is the shard's in the whole index."""
+    """Yield rows of a shard's samples as references.
+
+    `number` is the shard's in the whole index.
+    """
     row, batch = stored.shard(shard), stored.samples(shard)
     columns = [batch.column(name) for name in ("start", "size", "key", "fields", "sizes", "xxh64")]
     wanted: Iterable[tuple[Any, ...]]

@@ -25,9 +25,9 @@ from torchdata_ais.store import StoreOptions, resolve_options
 
 
 class Keys(Sequence[str]):
-    """The keys of an index's samples as a lazy Arrow column: nothing is read before it is asked for.
+    """The keys of an index's samples as a lazy Arrow column.
 
-    A sequence of `str`. Arrow takes it as it is (``pyarrow.chunked_array(index.keys)``,
+    Keys are read on use. A sequence of `str`. Arrow takes it as it is (``pyarrow.chunked_array(index.keys)``,
     ``polars.Series("key", index.keys)``), a chunk a shard.
 
     Memory: the keys of one shard, while they are gone through.
@@ -71,15 +71,18 @@ class Keys(Sequence[str]):
 
 
 MISSING = -1
-"""What stands where nothing is known: of shards that were indexed after the column was added."""
+"""Placeholder of unknown values.
+
+It is used for shards that were indexed after the column was added.
+"""
 
 
 class Columns:
-    """The columns of some samples of stored indexes: those stored with them, and such that are not stored yet.
+    """The columns of some samples, stored with their indexes or added.
 
     Args:
         parts: The samples.
-        added: What is not stored yet, of all samples of the indexes.
+        added: Values that are not stored yet, of all samples of the indexes.
     """
 
     def __init__(self, parts: Parts, added: Mapping[str, Integers] | None) -> None:
@@ -93,10 +96,10 @@ class Columns:
         return list(dict.fromkeys([*stored, *self.added]))
 
     def of(self, name: str) -> Integers:
-        """Return a number of each sample that was chosen; `MISSING` where nothing is known.
+        """Return a number of each selected sample; `MISSING` where unknown.
 
         Raises:
-            UsageError: There is no such column.
+            UsageError: The column does not exist.
         """
         if name not in self.names:
             known = ", ".join(self.names) or "none"
@@ -113,7 +116,10 @@ class Columns:
         return self.added[name] if name in self.added else _stored_column(Parts(self._parts.stored), name)
 
     def spread(self, values: Integers) -> Integers:
-        """Return numbers of the chosen samples as numbers of all; `MISSING` of the others."""
+        """Return numbers of the selected samples as numbers of all.
+
+        Those of the others are `MISSING`.
+        """
         if self._parts.positions is None:
             return values
         whole = np.full(self._parts.samples, MISSING, dtype=np.int64)
@@ -152,7 +158,9 @@ def check_column(index: NumberedSamples, name: str) -> None:
 
 
 def values_of(index: NumberedSamples, name: str, values: Any) -> Integers:
-    """Return one whole number a sample, as `IndexedSamples.with_column` was given them.
+    """Return one integer for each sample.
+
+    The input is that of `IndexedSamples.with_column`.
 
     Raises:
         UsageError: They are of another number, not whole, or below 0; a key is not there.
@@ -189,7 +197,9 @@ _KINDS = 8  # combinations of fields
 
 
 def index_html(index: NumberedSamples) -> str:
-    """Return tables in HTML, escaped. No shard is read, and what of the index cannot be read is left out.
+    """Return tables in HTML, escaped.
+
+    No shard is read. Unreadable parts of the index are left out.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -215,7 +225,7 @@ def index_html(index: NumberedSamples) -> str:
             (str(number), one.key, one.shard.name, str(one.start), _sizes(one.fields, one.sizes))
             for number, one in enumerate(index.take(range(min(_FIRST, len(index)))))
         ]
-    except (AISError, OSError):  # the cluster is gone: a notebook shows what it has
+    except (AISError, OSError):  # the cluster is gone: a notebook shows the known part
         first = []
     samples = html_table(("", "key", "shard", "byte", "fields"), first, left=5) if first else ""
     return f"<div><b>{html_text(title)}</b>{html_table((), facts, left=2)}{samples}</div>"
@@ -226,7 +236,7 @@ def _sizes(names: Iterable[str], sizes: Iterable[int]) -> str:
 
 
 class NumberedSamples:
-    """The samples of any number of stored indexes, in their order, or some of them: what can be asked of them."""
+    """Queries of the samples of indexes, all or a selection, in their order."""
 
     def __init__(
         self,
@@ -279,7 +289,10 @@ class NumberedSamples:
             yield from self.take(np.arange(begin, min(begin + 4096, len(self))))
 
     def take(self, numbers: npt.ArrayLike) -> list[SampleReference]:
-        """Return the references of some samples, in the order asked for; a shard's table is read once a call."""
+        """Return the references of some samples, in the requested order.
+
+        A shard's table is read once for each call.
+        """
         try:
             wanted: Integers = np.asarray(numbers, dtype=np.int64)
         except (TypeError, ValueError, OverflowError):
@@ -294,7 +307,9 @@ class NumberedSamples:
         return self.parts.take(wanted)
 
     def partners(self, numbers: npt.ArrayLike) -> list[list[SampleReference | None]]:
-        """Return what comes with some samples of a joined index: of each sample, a reference or None for each join.
+        """Return the partners of some samples of a joined index.
+
+        Each sample has a reference or None for each join.
 
         Raises:
             SampleIndexError: A table of partners is not that of these indexes.
@@ -313,16 +328,20 @@ class NumberedSamples:
 
     @property
     def digest(self) -> str:
-        """What the index covers: names, sizes and checksums of shards, keys and sizes of samples, and which ones.
+        """Digest of the contents of the index and the selection.
 
-        Of a selection, or of several indexes, it is that of the indexes and of the numbers chosen; `save` keeps it.
+        It covers names, sizes and checksums of shards, keys and sizes of samples. With a selection or several
+        indexes, it covers those indexes and the selected numbers; `save` keeps it.
         """
         own = self.parts.digest
         others = [(join.other.digest, join.prefix, join.missing) for join in self.joins]
         return xxhash.xxh64_hexdigest(msgspec.msgpack.encode([own, others])) if others else own
 
     def mean_bytes(self) -> float:
-        """Return the mean size of a sample, by the first 4,096 shards of each stored index."""
+        """Return the mean size of a sample, by the first shards.
+
+        These are the first 4,096 shards of each stored index.
+        """
         rows = [row for part in self.parts.stored for row in itertools.islice(part.shards(), 4096)]
         own = sum(row.size or 0 for row in rows) / max(1, sum(row.samples for row in rows))
         return own + sum(join.other.mean_bytes() for join in self.joins)
@@ -343,10 +362,10 @@ class NumberedSamples:
         return self.parts.shards()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the samples, a batch a shard; shards without a selected sample are left out.
+        """Yield the rows of the samples, a batch for each shard.
 
-        The columns: ``shard`` (its name), ``key``, ``start``, ``size``, ``fields`` (a list of names), ``sizes``,
-        ``xxh64``, and those that were added.
+        Shards without a selected sample are left out. The columns: ``shard`` (its name), ``key``, ``start``,
+        ``size``, ``fields`` (a list of names), ``sizes``, ``xxh64``, and those that were added.
         """
         known = self._columns.arrays()
         schema, end = self._shown(), 0
@@ -365,7 +384,7 @@ class NumberedSamples:
         return self._columns.names
 
     def column(self, name: str) -> Integers:
-        """Return a column that was added: a number a sample; -1 where nothing is known.
+        """Return an added column: a number for each sample; -1 where unknown.
 
         Raises:
             UsageError: There is none of this name.
@@ -373,7 +392,10 @@ class NumberedSamples:
         return self._columns.of(name)
 
     def selected(self) -> Iterator[tuple[StoredIndex, int, Integers | None]]:
-        """Yield the shards that have selected samples, and which of their rows are selected; None for all."""
+        """Yield the shards with selected samples, and the selected rows.
+
+        None for all rows.
+        """
         return self.parts.selected()
 
     @property
@@ -390,15 +412,21 @@ class NumberedSamples:
         return Keys(self)
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows of all samples as one table (for its columns see `batches`)."""
+        """Return the rows of all samples as one table; see `batches`."""
         return pa.Table.from_batches(self.batches(), schema=self._shown())
 
     def partners_by(self, join: Join) -> Integers:
-        """Return the number of each sample's partner in the other index of a join; -1 where it has none."""
+        """Return each sample's partner in the other index of a join.
+
+        It is a number, -1 where it has none.
+        """
         return join.table.take(self.parts.all_positions())
 
     def shard_samples(self, number: int) -> IndexedShard:
-        """Return what the index holds of a shard, as it was built; `number` counts the shards of all parts."""
+        """Return the index entry of a shard, as it was built.
+
+        `number` counts the shards of all parts.
+        """
         part, number, begin = self.parts.of_shard(number)
         shard, samples = entry_of(part, number, None)
         for name, values in self._columns.added.items():
@@ -406,7 +434,7 @@ class NumberedSamples:
         return shard, samples
 
     def place_of(self, reference: SampleReference) -> str:
-        """Return where the index lies that has a sample, for messages."""
+        """Return the location of a sample's index, for messages."""
         return self.parts.of_shard(reference.number)[0].folder.where
 
     @property
@@ -416,24 +444,28 @@ class NumberedSamples:
 
     @property
     def is_selection(self) -> bool:
-        """Whether samples of its shards were left out."""
+        """True if the index leaves out samples of its shards."""
         return self.parts.positions is not None or any(part.head.selection for part in self.parts.stored)
 
     @property
     def options(self) -> StoreOptions:
-        """How its shards are reached."""
+        """Options to reach its shards."""
         return self._options or resolve_options()
 
     @property
     def files(self) -> list[str]:
-        """The files with the rows of samples: for polars, duckdb, pandas, ``pyarrow.dataset``.
+        """The files with the rows of samples, for other programs.
 
-        They hold all samples of the stored indexes, whatever was selected.
+        Examples are polars, duckdb, pandas and ``pyarrow.dataset``. They hold all samples of the stored indexes, also
+        without a selection.
         """
         return [f"{part.folder.where}/{name}" for part in self.parts.stored for name in part.head.parts]
 
     def _with(self, parts: Parts, **changed: Any) -> Self:
-        """Return an index of `parts` that is reached, joined and has columns as this one, but for what is changed."""
+        """Return an index of `parts` like this one, with the given changes.
+
+        Options, joins and columns are those of this one.
+        """
         same = {"options": self._options, "joins": self.joins, "columns": self._columns.added}
         return type(self)(parts.stored, parts.positions, **{**same, **changed})
 

@@ -51,17 +51,17 @@ _LATER_S = 3600.0  # a file of no index that is known is removed after this
 
 
 class CopiedFolder:
-    """The files of an index, each copied to a folder of this node when something of it is asked for first.
+    """The files of an index, each copied to a folder of this node on use.
 
-    One process copies a file, under a lock that dies with it; others wait. What a killed process had copied is gone on
-    with. A file appears under its name when its XXH64 is the one that the index's head says; its blocks are compared
-    when they are read, too, and a copy that is damaged by then is given up and made anew.
+    One process copies a file, under a lock that dies with it; others wait. The unfinished copy of a killed process is
+    resumed. A file appears under its name when its XXH64 matches the index's head. Its blocks are compared when they
+    are read, too. A damaged copy is replaced.
 
     Args:
-        source: Where the index lies.
-        path: The folder of this node, for any number of indexes; each has one of its own in it. On the disk are at
-            most the files of the index and of the one that stood in its place before.
-        head: Of the index. An index that takes its place is another one: it is copied when it is opened.
+        source: The location of the index.
+        path: The folder of this node, for any number of indexes; each has a subfolder. The disk has at most the files
+            of the index and of the previous one in its place.
+        head: Of the index. An index that replaces it is another one: it is copied when it is opened.
 
     Attributes:
         source: As given.
@@ -102,7 +102,10 @@ class CopiedFolder:
         )
 
     def mistrust(self, name: str) -> bool:
-        """Give up the copy of a file; return whether there was one: what is read next comes from the source."""
+        """Discard the copy of a file; return whether there was one.
+
+        The next read is from the source.
+        """
         kept = self._named(name)
         if kept is None or not os.path.lexists(self._path / kept):
             return False
@@ -111,7 +114,10 @@ class CopiedFolder:
         return True
 
     def _named(self, name: str) -> str | None:
-        """Return what the copy of a file is called; None for what is no part of the index."""
+        """Return the name of the copy of a file.
+
+        None for a file that is not part of the index.
+        """
         if name == TABLE:
             return f"table-{self._head.whole}.arrow"
         return name if name in self._head.files else None
@@ -125,7 +131,7 @@ class CopiedFolder:
                 if there is not None:
                     there.close()
                     return
-                remove(self._path / kept)  # what is no file
+                remove(self._path / kept)  # not a file
                 with open_part(part) as file:
                     at = file.seek(0, os.SEEK_END)
                     while piece := self.source.read(name, at, _PIECE):
@@ -135,9 +141,10 @@ class CopiedFolder:
                     file.seek(0)
                     whole = self._is_whole(name, file)
                 if whole:
+                    # Only a complete file gets this name, so readers need no lock.
                     part.replace(self._path / kept)
                     return
-                part.unlink()  # begun by a killed process on a disk that lost some of it, or the source is damaged
+                part.unlink()  # started by a killed process on a disk that lost some of it, or the source is damaged
                 if not again:
                     raise damaged(f"{name} has other bytes than its head says", self.where)
 
@@ -151,10 +158,11 @@ class CopiedFolder:
 
     @contextmanager
     def _locked(self, kept: str) -> Iterator[None]:
-        """Hold the lock on a file; wait as long as the process that has it goes on copying."""
+        """Hold the lock on a file; wait while its owner continues to copy."""
         part, lock = self._path / f"{kept}.part", FileLock(self._path / f"{kept}.lock", mode=0o600)
         before = -1
         while True:
+            # The wait has no bound while the unfinished file grows: a copy of any size may take its time.
             try:
                 lock.acquire(timeout=_STILL_S)
                 break
@@ -173,7 +181,7 @@ class CopiedFolder:
             lock.release()
 
     def _remove_others(self) -> None:
-        """Remove the files of indexes that stood in this place earlier than the one before."""
+        """Remove the files of indexes before the previous one in this place."""
         stay = {*self._head.files, *self._head.before, self._named(TABLE)}
         tables = []
         for file in self._path.iterdir():
@@ -235,18 +243,18 @@ def _read_head(folder: Readable, table: str) -> tuple[Head, int]:
 
 
 class StoredIndex:
-    """The samples of an index's shards, by number, out of a folder.
+    """Samples of an index's shards, by number, from a folder.
 
     Args:
-        folder: Where it lies.
+        folder: Its location.
         table: Its table of shards: that of an index that is whole, or of a part of one.
         places: Places whose shards it may name; None for an index that this process made. All names of a page are
             compared when something of the page is read.
 
-    Memory: 8 bytes a shard, and at most 16 MiB of pages and batches and 4,096 rows that were asked for last.
+    Memory: 8 bytes a shard, at most 16 MiB of recently used pages and batches, and 4,096 rows.
 
     Raises:
-        NotFoundError: There is no index.
+        NotFoundError: The index does not exist.
         SampleIndexError: It is damaged or incomplete; for blocks that are read later, when they are read.
     """
 
@@ -257,14 +265,14 @@ class StoredIndex:
         self.head, begin = _read_head(folder, table)
         self._schema = samples_schema(self.head.columns)
         length = sum(length for length, _ in self.head.pages)
-        # A small table is read at once, so that who has it open goes on when another takes its place.
+        # A small table is read at once, so that open indexes stay usable when another takes its place.
         self._pages = folder.read(table, begin, length) if length <= _SMALL_TABLE else None
         self._page_starts = begin + np.cumsum([0, *(length for length, _ in self.head.pages)])
         self.ends: Integers
-        """How many samples stand in the shards up to each, itself included."""
+        """Number of samples in the shards up to each, itself included."""
         self._kept: OrderedDict[tuple[str, int], tuple[pa.RecordBatch, int]] = OrderedDict()
         self._kept_bytes = 0
-        self._rows: dict[int, ShardRow] = {}  # those asked for last
+        self._rows: dict[int, ShardRow] = {}  # used last
         self._check_head()
         if self._pages is not None and places is not None:  # those of a large table when they are read
             for number in range(len(self.head.pages)):
@@ -274,7 +282,10 @@ class StoredIndex:
         return self.__dict__ | {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}}
 
     def kept_in(self, path: str | os.PathLike[str]) -> StoredIndex:
-        """Return the same index, whose files are copied to a folder of this node as they are needed."""
+        """Return the same index with files copied to a folder on use.
+
+        The folder is on this node.
+        """
         kept = copy.copy(self)
         source = self.folder.source if isinstance(self.folder, CopiedFolder) else self.folder
         kept.folder = CopiedFolder(source, path, self.head)
@@ -313,7 +324,10 @@ class StoredIndex:
         return self._block(block, SHARDS, self._pages[first : first + length], check=check)
 
     def _check_page(self, number: int, page: pa.RecordBatch) -> None:
-        """Compare the rows of a page with the head, and the names of shards with the places that it may name."""
+        """Compare the rows of a page with the head and the allowed places.
+
+        The names of shards must be of these places.
+        """
         counts = np.diff(self.ends, prepend=0)[number * PAGE_ROWS : (number + 1) * PAGE_ROWS]
         values = {
             name: page.column(name).to_numpy(zero_copy_only=False) for name in ("count", "part", "start")
@@ -364,7 +378,7 @@ class StoredIndex:
         return self._block(block, self._schema, check=lambda batch: self._check_samples(row, batch))
 
     def _check_samples(self, row: ShardRow, batch: pa.RecordBatch) -> None:
-        """Compare the rows of a shard's samples with that of the shard, and with each other."""
+        """Compare the rows of a shard's samples with the shard and each other."""
         if len(batch) != row.samples:
             raise damaged(
                 f"shard {row.name} has {len(batch)} rows for {row.samples} samples", self.folder.where
@@ -399,7 +413,7 @@ class StoredIndex:
         return shards, positions - begins
 
     def damages(self) -> Iterator[SampleIndexError]:
-        """Read every byte of the index, and yield what is not as it was written."""
+        """Read every byte of the index, and yield the damages."""
         data = self.folder.read(self.table)
         if whole_of(data, self.head.whole) != self.head.whole:
             yield damaged(f"the bytes of {self.table} changed", self.folder.where)
@@ -422,7 +436,7 @@ class StoredIndex:
         data: bytes | None = None,
         check: Callable[[pa.RecordBatch], None] | None = None,
     ) -> pa.RecordBatch:
-        """Return a batch, read and checked unless it was asked for a moment ago."""
+        """Return a batch, read and checked, or from the cache."""
         place = (block.file, block.start)
         if place in self._kept:
             self._kept.move_to_end(place)

@@ -1,4 +1,4 @@
-"""An index being stored: shards come in their order, parts are written when they are large enough."""
+"""Writer of indexes: shards in their order, parts at a certain size."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ _PART_SHARDS = 4 * PAGE_ROWS
 
 
 class IndexWriter:
-    """Writes an index to a folder: parts first, ``shards.arrow`` last, so that a reader finds a whole index or none.
+    """Writer of an index to a folder: parts first, ``shards.arrow`` last.
+
+    So a reader finds a whole index or none.
 
     Args:
         folder: Where to.
@@ -66,7 +68,7 @@ class IndexWriter:
         self._counts = array("q")
         self._proven = True
         self._pages: list[pa.RecordBatch] = []  # of the table of shards, whole
-        self._rows: list[dict[str, object]] = []  # what comes after them
+        self._rows: list[dict[str, object]] = []  # rows of the next page
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._parts: list[str] = []
@@ -119,17 +121,19 @@ class IndexWriter:
             self._write_part()
 
     def checkpoint(self) -> None:
-        """Store what was taken so far, so that a build that breaks off can go on from it."""
+        """Store the shards so far, so that a build can resume from them."""
         self._folder.write(UNFINISHED, self._table("", selection=False)[1])
         self._named, self._unnamed = self._named | self._unnamed, set()
 
     def finish(self, source: str = "", *, selection: bool = False, digest: str | None = None) -> Head:
-        """Write what is left, the tables, and the head; remove the files of the index before the last.
+        """Write the rest, the tables, and the head.
+
+        Remove the files of the index before the previous one.
 
         Args:
-            source: What was indexed, for people.
+            source: The indexed source, for people.
             selection: Whether samples of the shards were left out.
-            digest: That of what is stored, where it is known; default that of the shards taken.
+            digest: The digest of the contents, where it is known; default that of the shards taken.
         """
         if self._broken_off:
             raise UsageError.at("the index was broken off", todo="build it: SampleIndex.build(...)")
@@ -138,9 +142,11 @@ class IndexWriter:
         try:
             head, table = self._table(source, selection=selection, digest=digest, before=files)
         except BaseException as error:
-            if not isinstance(error, Exception):  # Ctrl-C: after an error somebody may try it once more
+            if not isinstance(error, Exception):  # Ctrl-C: after an error the caller may try it again
                 self._break_off()
             raise
+        # The table is the last file: a reader sees the index of before or this one, never a part.
+        # Files of the previous index stay for its open readers; those of the one before that are removed.
         self._folder.write(TABLE, table)
         needed = {*head.files, *head.before}
         for name in [UNFINISHED, *(before.head.before if before else [])]:
@@ -155,7 +161,7 @@ class IndexWriter:
                 self._folder.remove(self._unnamed.pop())
 
     def _read_before(self) -> StoredIndex | None:
-        """Return the index that stands in this place, if it is one."""
+        """Return the index that is in this place, if it is one."""
         try:
             return StoredIndex(self._folder)
         except (NotFoundError, SampleIndexError):
@@ -207,7 +213,10 @@ class IndexWriter:
 
 
 def _lists(rows: Sequence[tuple[int, ...]]) -> pa.Array:
-    """Return an Arrow column of the rows: three times as fast as Arrow's own way from tuples."""
+    """Return an Arrow column of the rows.
+
+    It is three times as fast as Arrow's own way from tuples.
+    """
     ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
     flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(ends[-1]))
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(flat))

@@ -1,4 +1,4 @@
-"""The plan: which samples stand at which positions of an epoch, and which rank and worker reads them.
+"""Plan: samples at each position, and the rank and worker reading them.
 
 Everything here is a pure function of sizes, seed and position: no I/O, no torch, no generator with a state.
 """

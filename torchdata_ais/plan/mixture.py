@@ -1,10 +1,12 @@
-"""A mixture by weights as a quota sequence: every prefix is within one sample of the weights.
+"""Mixture by weights as a quota sequence.
 
-Each draw of a source is a job of one position with a first and a last position it may take; they are those
-between which the exact share passes from one whole number to the next. Taking the job that is due first always
-meets every last position (earliest due date first is optimal for jobs of one length; that such a sequence exists
-for any shares is Tijdeman's "The chairman assignment problem", 1980). So after p positions a source with
-share w was drawn at least ``floor(w * p)`` and at most ``ceil(w * p)`` times.
+Every prefix is within one sample of the weights.
+
+Each draw of a source is a job of one position with a first and a last allowed position. Between them the exact share
+passes from one whole number to the next. Taking the job that is due first always meets every last position, as
+earliest due date first is optimal for jobs of one length. Such a sequence exists for any shares (Tijdeman, "The
+chairman assignment problem", 1980). So after p positions a source with share w was drawn at least ``floor(w * p)``
+and at most ``ceil(w * p)`` times.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ DENOMINATOR = 1 << 16
 
 
 def round_weights(weights: Sequence[float]) -> tuple[int, ...]:
-    """Return `weights` as multiples of 1/65,536 that sum to 65,536, by largest remainder.
+    """Return `weights` as multiples of 1/65,536 with the sum 65,536.
 
-    Each weight gets at least 1/65,536, so no source that was named is left out.
+    Rounds by largest remainder. Each weight gets at least 1/65,536, so no named source is left out.
 
     Args:
         weights: Positive finite numbers; only their proportions count.
@@ -63,11 +65,11 @@ def round_weights(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 class Quota:
-    """The sequence of sources that a set of rounded weights gives, position by position, without end.
+    """Endless sequence of sources by rounded weights, for each position.
 
     Args:
         weights: Whole numbers, as of `round_weights`; each source's share is its part of their sum.
-        least: What each must be at least; with 0 there may be sources that are never drawn.
+        least: The minimum of each; with 0 there may be sources that are never drawn.
 
     Memory: 12 bytes a position of one period; a period is at most the sum of the weights.
 
@@ -105,7 +107,10 @@ class Quota:
         return result
 
     def position_of(self, source: int, draw: int) -> int | None:
-        """Return the position at which `source` is drawn for the time `draw` (0 is its first); None: it never is."""
+        """Return the position of the draw number `draw` of `source`, from 0.
+
+        None: it never is drawn.
+        """
         share = int(self._shares[source])
         if not share:
             return None
@@ -115,7 +120,10 @@ class Quota:
 
 @lru_cache(maxsize=16)
 def _period(shares: tuple[int, ...]) -> tuple[Integers, Integers, Integers, Integers]:
-    """Return one period: source at a position, its draws before; positions by source, and where each source's begin."""
+    """Return one period, by positions and by sources.
+
+    By position: the source, and its draws before. By source: its positions, and the index of its first one.
+    """
     period = sum(shares)
     released: list[list[tuple[int, int, int]]] = [[] for _ in range(period)]
     for source, share in enumerate(shares):

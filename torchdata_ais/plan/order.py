@@ -1,4 +1,4 @@
-"""The order of one source or of a mixture: which sample stands at a position, over all epochs."""
+"""Order of one source or a mixture: samples by position, all epochs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from torchdata_ais.plan.permutation import Integers, Permutation, derived_key
 
 Stop = Literal["first", "all", "never"]
 _ENDLESS = 1 << 62
-_CYCLIC = -1  # stands in a key where other orders have the number of a round
+_CYCLIC = -1  # used in a key in place of the number of a round
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What stands at some positions, as three arrays of int64 of the same length.
+    """Draws at some positions: three arrays of int64 of the same length.
 
     Attributes:
         source: Number of the source in the mixture; 0 without one.
         index: Number of the sample in its source's stored order.
-        draw: How many samples of this source stand at positions before it.
+        draw: How many samples of this source are at positions before it.
     """
 
     source: Integers
@@ -73,7 +73,10 @@ class Order:
         self._opened = tuple(opened)
 
     def take(self, draws: npt.ArrayLike) -> Integers:
-        """Return the number of the sample at each of `draws`; draw ``j`` belongs to round ``j // samples``."""
+        """Return the number of the sample at each of `draws`.
+
+        Draw ``j`` belongs to round ``j // samples``.
+        """
         wanted = np.asarray(draws, dtype=np.int64)
         if wanted.size and int(wanted.min()) < 0:
             raise IndexError(f"position {wanted.min()} is before the first")
@@ -86,7 +89,9 @@ class Order:
         return result
 
     def in_window(self, draws: Integers, begin: int, end: int) -> Integers:
-        """Return the numbers of the samples at `draws`, of which an epoch takes those from `begin` to `end`.
+        """Return the numbers of the samples at `draws` of an epoch.
+
+        The epoch takes the draws from `begin` to `end`.
 
         All rounds have one cyclic order, so a window of at most `samples` draws has no sample twice, and one of at
         least as many has each. The window is permuted as a set on each side of a border of two rounds, so a round
@@ -108,7 +113,7 @@ class Order:
         return self._mixed(self.samples, derived_key(self._seed, self._source, number), places)
 
     def _permuted(self, side: tuple[int, int], places: Integers) -> Integers:
-        """Return which places of a round stand at some of its places, all in a part of it that is permuted."""
+        """Return permuted places of a round, all in one permuted part of it."""
         begin, end = side
         first = begin % self.samples
         key = derived_key(self._seed, self._source, begin, end)
@@ -117,8 +122,8 @@ class Order:
     def _cyclic(self, places: Integers) -> Integers:
         """Return the samples at places of the cyclic order.
 
-        What an interrupted window has given of its round is a set that only the order of that window knows. Its
-        order is part of the cyclic one from then on, so that what was given stays a connected part of it.
+        Only the order of an interrupted window knows which samples of its round it has returned. That order becomes
+        part of the cyclic one, so that the returned samples stay a connected part.
         """
         for begin, end in reversed(self._opened):
             if end - begin == self.samples:
@@ -130,7 +135,10 @@ class Order:
         return self._mixed(self.samples, derived_key(self._seed, self._source, _CYCLIC), places)
 
     def _mixed(self, count: int, key: int, places: Integers) -> Integers:
-        """Return the numbers at `places` of a permutation of ``range(count)``, of samples or of runs of them."""
+        """Return the numbers at `places` of a permutation of ``range(count)``.
+
+        These are samples, or runs of samples.
+        """
         whole, rest = divmod(count, self._run)
         permutation = _permutation(whole, key)
         if self._run == 1:
@@ -217,7 +225,7 @@ class Stretch:
         return result
 
     def drawn(self, offsets: Integers) -> tuple[Integers, Integers]:
-        """Return for offsets of an epoch the sources, and how often each was drawn in it before."""
+        """Return for offsets of an epoch the sources and their earlier draws."""
         if len(self.pieces) == 1:
             quota = self.pieces[0].quota
             return quota.sources(offsets), quota.draws(offsets)
@@ -232,7 +240,9 @@ class Stretch:
 
 
 class MixedOrder:
-    """The samples of several sources, mixed by weights, all of a source before any of it repeats.
+    """Samples of several sources, mixed by weights.
+
+    All samples of a source come before any of them repeats.
 
     An epoch takes of each source the window of its draws that begins where the epoch before has ended. The sequence of
     sources starts again with each epoch. So all epochs are of one length while the weights stay; an epoch in which
@@ -240,12 +250,12 @@ class MixedOrder:
 
     Args:
         orders: One `Order` a source.
-        schedule: ``(from_position, weights)``, ascending, the first from `position` or before: which rounded weights
-            hold from where. A weight of 0 leaves its source out.
+        schedule: ``(from_position, weights)``: rounded weights and their first position, ascending, the first at most
+            `position`. A weight of 0 leaves its source out.
         stop: ``"first"`` ends an epoch before any sample comes again in it, ``"all"`` when it has each sample,
             ``"never"`` is one epoch without end.
         position: Where the first weights begin to count.
-        draws: How many samples of each source stand before it.
+        draws: How many samples of each source are before it.
         number: The epoch that it is in.
         until: Draw of each source at which the rest of that epoch ends; None: an epoch begins there.
         whole: An epoch of several sources has a multiple of so many positions.
@@ -330,7 +340,7 @@ class MixedOrder:
         return length, tuple(pieces)
 
     def _end(self, quota: Quota, left: Integers) -> int:
-        """Return how many positions it takes by `quota` until the windows have their sizes."""
+        """Return the number of positions until `quota` has filled the windows."""
         if self._stop == "never":
             return _ENDLESS
         ends = [0]
@@ -345,7 +355,7 @@ class MixedOrder:
         return min(ends[1:]) if self._stop == "first" else max(ends)
 
     def at(self, positions: npt.ArrayLike) -> Draws:
-        """Return what stands at `positions`, which may be of any epoch."""
+        """Return the draws at `positions`, which may be of any epoch."""
         wanted = np.asarray(positions, dtype=np.int64)
         if wanted.size and int(wanted.min()) < self._starts[0]:
             raise IndexError(f"position {wanted.min()} is before the first")
@@ -381,20 +391,23 @@ class MixedOrder:
         return self.stretches[int(np.searchsorted(self._begins, position, side="right")) - 1]
 
     def counts(self, position: int) -> Integers:
-        """Return how many samples of each source stand at positions below `position`."""
+        """Return how many samples of each source are before `position`."""
         stretch = self._stretch_at(position)
         epochs, offset = divmod(position - stretch.position, stretch.length)
         result: Integers = stretch.draws + epochs * stretch.each + stretch.counts(offset)
         return result
 
     def epoch_at(self, position: int) -> tuple[int, int, int]:
-        """Return number, first position and length of the epoch that a position is in."""
+        """Return number, first position and length of a position's epoch."""
         stretch = self._stretch_at(position)
         epochs = (position - stretch.position) // stretch.length
         return stretch.number + epochs, stretch.position + epochs * stretch.length, stretch.length
 
     def window_at(self, position: int) -> tuple[list[int], list[int]]:
-        """Return for each source at which draws the epoch of a position begins, as far as it is known, and ends."""
+        """Return each source's first and last draw in a position's epoch.
+
+        The last ones are None as far as they are not known.
+        """
         stretch = self._stretch_at(position)
         begin = stretch.draws + (position - stretch.position) // stretch.length * stretch.each
         return begin.tolist(), (begin + stretch.each).tolist()

@@ -1,4 +1,7 @@
-"""Samples put together by their lengths before any is read: packs that fill a budget, batches of one bucket."""
+"""Grouping of samples by length before reading: packs and batches.
+
+Packs fill a budget; batches are of one bucket.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy.typing as npt
 from torchdata_ais.plan.permutation import Integers, Permutation, derived_key
 
 _WINDOW = 1 << 16  # samples that are packed together
-_EMPTY = 0.0003  # of the budget: a pack with more room than that is packed anew with the next window
+_EMPTY = 0.0003  # of the budget: a pack with more free space is packed again with the next window
 _MOST_UNITS = 1 << 15  # a longer budget is counted in larger units
 
 
@@ -32,7 +35,7 @@ class Groups:
 
     @property
     def most(self) -> int:
-        """How many samples the largest group has."""
+        """Size of the largest group."""
         return int(self.sizes(np.arange(len(self.ends))).max()) if len(self.ends) else 0
 
     def sizes(self, numbers: npt.ArrayLike) -> Integers:
@@ -53,17 +56,19 @@ def _mixed_order(count: int, seed: int, *, shuffle: bool) -> Integers:
 
 
 def packed(lengths: Integers, budget: int, *, seed: int = 0, shuffle: bool = True) -> Groups:
-    """Return packs of samples whose lengths sum to at most `budget`; those longer than it are left out.
+    """Return packs of samples whose lengths sum to at most `budget`.
 
-    Each pack takes the longest that fits, until one or two fill it exactly; in windows of 65,536 samples of an order by
-    `seed` (of the stored one without `shuffle`). What does not fill a pack is packed anew with the next window. The
-    same for any number of ranks.
+    Longer samples are left out.
+
+    Each pack takes the longest that fits, until one or two fill it exactly. A window has 65,536 samples of an order
+    by `seed` (of the stored one without `shuffle`). Samples that do not fill a pack go to the next window. The packs
+    are the same for any number of ranks.
 
     Args:
         lengths: Of each sample, at least 0.
-        budget: What the lengths of a pack sum to at most.
-        seed: Decides which samples meet.
-        shuffle: Whether any sample may meet any other, or neighbours only.
+        budget: The largest sum of the lengths of a pack.
+        seed: Decides the grouping.
+        shuffle: Whether any samples may share a pack, or only adjacent ones.
 
     Memory: 16 bytes a sample.
 
@@ -93,10 +98,12 @@ def packed(lengths: Integers, budget: int, *, seed: int = 0, shuffle: bool = Tru
 
 
 def _filled(numbers: Integers, lengths: Integers, budget: int) -> list[tuple[list[int], int]]:
-    """Return packs, and what is left of the budget of each, in the order of their first samples in `numbers`.
+    """Return packs and the unused budget of each.
 
-    Each takes the longest that fits, until one sample or two fill it exactly: which lengths are there, and which two
-    sum to the rest, is asked of one integer with a bit a length, and of its mirror image.
+    Their order is that of their first samples in `numbers`.
+
+    Each takes the longest that fits, until one sample or two fill it exactly. One integer with a bit for each length
+    has the present lengths. Its mirror image gives two lengths that sum to the rest.
     """
     by_length: dict[int, list[int]] = {}
     for place in range(len(numbers) - 1, -1, -1):
@@ -130,7 +137,9 @@ def _filled(numbers: Integers, lengths: Integers, budget: int) -> list[tuple[lis
 def bucketed(
     lengths: Integers, edges: Sequence[int], budget: int, *, seed: int = 0, shuffle: bool = True
 ) -> Groups:
-    """Return batches of samples of one bucket each; those longer than the last edge are left out.
+    """Return batches of samples of one bucket each.
+
+    Samples longer than the last edge are left out.
 
     A batch of the bucket up to `edge` has ``budget // edge`` samples, so that it stays within the budget when all of
     them are padded to the edge. The last of each bucket may be smaller.
@@ -138,9 +147,9 @@ def bucketed(
     Args:
         lengths: Of each sample.
         edges: The greatest length of each bucket, ascending.
-        budget: What a batch has at most, padding included.
-        seed: Decides which samples meet.
-        shuffle: Whether any sample of a bucket may meet any other, or neighbours only.
+        budget: The largest size of a batch, padding included.
+        seed: Decides the grouping.
+        shuffle: Whether any samples of a bucket may share a batch, or only adjacent ones.
 
     Memory: 24 bytes a sample.
 
@@ -151,7 +160,9 @@ def bucketed(
     """
     order = _mixed_order(len(lengths), seed, shuffle=shuffle)
     bucket = np.searchsorted(np.asarray(edges), lengths[order], side="left")
-    batches: list[tuple[int, Integers]] = []  # where the first of each stands in the order, and its samples
+    batches: list[
+        tuple[int, Integers]
+    ] = []  # index of the first sample of each in the order, and its samples
     for number, edge in enumerate(edges):
         here = np.flatnonzero(bucket == number)
         size = max(1, budget // edge)

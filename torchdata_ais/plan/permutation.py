@@ -21,7 +21,9 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def derived_key(*parts: int) -> int:
-    """Return 64 bits that depend on each of `parts` and on their order (XXH64 of their 128-bit values).
+    """Return 64 bits that depend on each of `parts` and on their order.
+
+    They are the XXH64 of the 128-bit values.
 
     Example:
         >>> derived_key(0, 1) != derived_key(1, 0)
@@ -48,7 +50,10 @@ def mixed(values: Words, key: int) -> Words:
 
 
 def scaled(words: Words, limit: int) -> Words:
-    """Return each of `words` as a number below `limit` (at most 2**32), by its upper 32 bits."""
+    """Return each of `words` as a number below `limit` (at most 2**32).
+
+    The upper 32 bits decide.
+    """
     result: Words = words >> np.uint64(32)
     result *= np.uint64(limit)
     result >>= np.uint64(32)
@@ -63,9 +68,9 @@ _LARGEST = 1 << 62
 class Permutation:
     """A permutation of ``range(n)`` that `key` alone decides.
 
-    Up to 65,536 values it is a table, sorted by a keyed hash. Above, it is a Feistel network over a rectangle of
-    ``a * b`` cells with ``a * b - n < a``, so less than one value in a thousand has to walk on (cycle walking:
-    Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+    Up to 65,536 values it is a table, sorted by a keyed hash. Above, it is a Feistel network over a rectangle of ``a
+    * b`` cells with ``a * b - n < a``. So less than one value in a thousand has to walk on (cycle walking: Black and
+    Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
 
     Args:
         n: How many values, 0 to 2**62.
@@ -113,7 +118,10 @@ class Permutation:
         return words.astype(np.int64)
 
     def _once(self, words: Words) -> Words:
-        """Move each word to another cell of the rectangle; two never to the same one."""
+        """Move each word to a different cell of the rectangle.
+
+        No two words move to the same cell.
+        """
         rows, columns = np.uint64(self._rows), np.uint64(self._columns)
         row: Words = words // columns
         column: Words = words - row * columns

@@ -1,4 +1,7 @@
-"""A whole run as a function of the step: which samples each rank gets, over all epochs and changes on the way."""
+"""A whole run as a function of the step: the samples of each rank.
+
+It covers all epochs and changes on the way.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.plan.steps import Slots, Tail, too_large
 
 PLAN_VERSION = 2
-"""Which function of the position the order is; kept in states."""
+"""Version of the function from position to sample; kept in states."""
 
 Shuffle = Literal["samples", "runs"] | None
 _RUN_BYTES = 8 << 20
@@ -27,7 +30,7 @@ _AT_ONCE = 1 << 12  # positions that are looked up at a time, to fill a batch up
 
 @dataclass(frozen=True)
 class Sources:
-    """What is drawn from, and how.
+    """Sources of a run and how to draw from them.
 
     Attributes:
         samples: How many samples each source has.
@@ -37,7 +40,7 @@ class Sources:
         shuffle: ``"samples"``, ``"runs"`` (adjacent samples of the stored order stay together), or None.
         run_bytes: How many bytes of adjacent samples, at most an eighth of a global batch.
         epoch_steps: Steps of an epoch; None: `stop` decides.
-        tail: What becomes of the remainder of an epoch; see `Slots`.
+        tail: The use of the remainder of an epoch; see `Slots`.
     """
 
     samples: tuple[int, ...]
@@ -68,7 +71,9 @@ class Sources:
 
 @dataclass(frozen=True)
 class RunSegment:
-    """A part of a run in which global batch, sources and weights are the same; see `torchdata_ais.state.Segment`.
+    """A part of a run with one global batch and fixed sources and weights.
+
+    See `torchdata_ais.state.Segment`.
 
     `Run.segment` makes the next one. Those with `given` and `left` begin another order, those without continue the
     order of the one before.
@@ -87,13 +92,13 @@ class RunSegment:
 
     @property
     def begins_epoch(self) -> bool:
-        """Whether an epoch begins with it."""
+        """Return whether an epoch begins with it."""
         return self.epoch_position in (None, self.position)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """An epoch, or what is left of one after a segment has begun in it.
+    """An epoch, or the rest of one after a segment has started in it.
 
     Attributes:
         number: Which one, from the beginning of the run.
@@ -120,7 +125,7 @@ class Epoch:
 
     @property
     def steps(self) -> int:
-        """How many steps the whole epoch has."""
+        """Number of steps of the whole epoch."""
         return self.end - self.first_step
 
 
@@ -139,7 +144,7 @@ class Run:
     """The steps of a run.
 
     Args:
-        sources: What is drawn from.
+        sources: The sources to draw from.
         seed: Any integer.
         segments: At least one; the first begins the run.
         ranks: How many ranks share each global batch.
@@ -193,7 +198,10 @@ class Run:
         )
 
     def _run_of(self, source: int) -> int:
-        """Return how many adjacent samples stay together: the same over the whole run, and for any topology."""
+        """Return how many adjacent samples stay together.
+
+        The number is the same over the whole run, and for any topology.
+        """
         if self.sources.shuffle != "runs":
             return 1
         mean = self.sources.mean_bytes[source] if self.sources.mean_bytes else 1.0
@@ -221,7 +229,10 @@ class Run:
         return first, [_Span(number + 1, first.end, last.position + left, 1 << 62, whole)]
 
     def _of_windows(self) -> tuple[Epoch | None, list[_Span]]:
-        """Return epochs that are windows of the sources: what the last segment has of the first, and the others."""
+        """Return epochs that are windows of the sources.
+
+        These are the last segment's part of the first epoch, and the others.
+        """
         last = self.segments[-1]
         number, begin, length = self._order.epoch_at(last.position)
         first, step, position = None, last.step, last.position
@@ -247,7 +258,7 @@ class Run:
         return first, spans
 
     def checked(self) -> Self:
-        """Return this run, if each epoch of it has at least one whole global batch.
+        """Return this run if each epoch has at least one whole global batch.
 
         Raises:
             UsageError: One has none; names both numbers.
@@ -259,12 +270,15 @@ class Run:
         return self
 
     def never_drawn(self) -> list[int]:
-        """Return the sources that have a weight in the end, and of which no epoch takes a sample."""
+        """Return sources with a weight at the end that no epoch draws from."""
         last = self._order.stretches[-1]
         return [source for source in last.drawn_from if not last.each[source]]
 
     def epoch_of(self, step: int) -> Epoch:
-        """Return the epoch that a step belongs to; of those before the last segment nothing is known here."""
+        """Return the epoch of a step.
+
+        Epochs before the last segment are unknown here.
+        """
         first = self._first
         if step < self.segments[-1].step:
             raise IndexError(
@@ -305,9 +319,9 @@ class Run:
         return result
 
     def _padded(self, epoch: Epoch, number: int) -> Integers:
-        """Return the last batch of an epoch, filled up with samples that are not in it yet while there are some.
+        """Return the last batch of an epoch, filled up with further samples.
 
-        They are of the epoch from its start on, and then of the next one.
+        They come from the epoch, from its start on, and then from the next one, while any is not in the batch yet.
         """
         slots = epoch.slots
         begin, end = epoch.position + number * slots.global_batch, epoch.position + slots.length
@@ -333,7 +347,10 @@ class Run:
         return zip(draws.source.tolist(), draws.index.tolist(), strict=True)
 
     def position(self, step: int) -> int:
-        """Return the position before `step`: all positions below were given out, or dropped."""
+        """Return the position before `step`.
+
+        All positions before it were returned or dropped.
+        """
         epoch = self.epoch_of(step)
         return epoch.position + (step - epoch.step) * epoch.slots.global_batch
 
@@ -342,11 +359,14 @@ class Run:
         return self._order.at(positions)
 
     def counts(self, position: int) -> tuple[int, ...]:
-        """Return how many samples of each source are at positions below a position."""
+        """Return how many samples of each source are before a position."""
         return tuple(self._order.counts(position).tolist())
 
     def segment(self, step: int, global_batch: int, weights: tuple[int, ...] | None = None) -> RunSegment:
-        """Return the segment that begins at a step with another global batch, or also with other weights."""
+        """Return the segment that starts at a step.
+
+        It has another global batch, or also other weights.
+        """
         epoch, position = self.epoch_of(step), self.position(step)
         given, left = self.windows(step)
         begins_order = weights is not None or (self.sources.tail == "drop" and len(self.sources.samples) > 1)
@@ -365,9 +385,9 @@ class Run:
         )
 
     def windows(self, step: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return of each source how many samples the epoch of `step` has given before it, and how many it has left.
+        """Return the samples of each source before `step` and left in its epoch.
 
-        Those given before a change of the order in this epoch are not counted.
+        Samples returned before a change of the order in this epoch are not counted.
 
         Both are empty between epochs, and where an epoch is so many steps.
         """
@@ -383,11 +403,11 @@ class Run:
 def _windows(
     begun: Sequence[RunSegment], samples: Sequence[int]
 ) -> tuple[list[list[tuple[int, int]]], list[int]]:
-    """Return of each source the windows that a change has interrupted, and where the one that it is in ends.
+    """Return each source's interrupted windows and the current one's end.
 
-    Of `stop="all"` that is the draw by which each sample has come, of ``"first"`` the one before any comes again. Both
-    are as many draws after the first of the epoch as there are samples; but where the change came in the middle of a
-    part that is permuted, only its end has all of it.
+    Under `stop="all"` that is the draw by which each sample has come, under ``"first"`` the one before any repeats.
+    Both are as many draws after the first of the epoch as there are samples. If the change came in the middle of a
+        permuted part, only the end of the part has all of it.
     """
     opened: list[list[tuple[int, int]]] = [[] for _ in samples]
     until: list[int] = []

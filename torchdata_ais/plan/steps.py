@@ -25,8 +25,8 @@ class Slots:
         length: Positions in an epoch, at least 1.
         global_batch: Positions in a global batch, at least `ranks`.
         ranks: How many ranks share each global batch.
-        tail: What becomes of the remainder: ``"short"`` deals it evenly, and a rank that would get nothing
-            repeats one of its positions; ``"drop"`` leaves it out; ``"pad"`` fills it from the epoch's start.
+        tail: The use of the remainder: ``"short"`` deals it evenly, and a rank that would get nothing repeats one of
+            its positions; ``"drop"`` leaves it out; ``"pad"`` fills it from the epoch's start.
         before: Positions of the epoch before these, which ``"pad"`` takes first; the epoch starts at ``-before``.
 
     Example:
@@ -59,10 +59,10 @@ class Slots:
         return whole + (rest > 0 and self.tail != "drop")
 
     def positions(self, step: int, rank: int = 0) -> Integers:
-        """Return the positions within the epoch that `rank` gets in `step`, in their order.
+        """Return the positions of `rank` in `step` of the epoch, in their order.
 
         Raises:
-            IndexError: There is no such step or rank.
+            IndexError: The step or the rank does not exist.
         """
         if not (0 <= step < len(self) and 0 <= rank < self.ranks):
             raise IndexError(f"step {step} of {len(self)}, rank {rank} of {self.ranks}")
@@ -81,7 +81,10 @@ class Slots:
         return end - begin
 
     def slice_of(self, step: int, rank: int = 0) -> tuple[int, int]:
-        """Return where the slice of `rank` in `step` begins and ends; what is past `length` is filled up."""
+        """Return where the slice of `rank` in `step` begins and ends.
+
+        Positions past `length` are filled up.
+        """
         first = step * self.global_batch
         size = self.global_batch if self.tail == "pad" else min(self.global_batch, self.length - first)
         begin, end = first + rank * size // self.ranks, first + (rank + 1) * size // self.ranks
@@ -102,7 +105,7 @@ class Slots:
         return whole * self.size(0, rank) + (self.size(whole, rank) if whole < len(self) else 0)
 
     def repeated(self, rank: int | None = None) -> int:
-        """Return how many positions of an epoch `rank`, or all ranks, get in addition to another."""
+        """Return how many positions an epoch repeats, for `rank` or for all."""
         rest = self.length % self.global_batch
         if not rest or self.tail == "drop":
             return 0
@@ -113,7 +116,7 @@ class Slots:
         return int(begin == end) if self.tail == "short" else max(0, end - max(begin, rest))
 
     def worker(self, step: int, workers: int) -> int:
-        """Return which worker of a rank makes its batch of `step`; 0 where there are none."""
+        """Return the worker that makes a rank's batch of `step`; 0 without any."""
         return step % max(1, workers)
 
 

@@ -1,1 +1,4 @@
-"""From a shard's bytes to whole samples, without torch: what `load_tar`, writers, lint and index builders share."""
+"""Reading of shards to samples, without torch.
+
+`load_tar`, writers, lint and index builders share it.
+"""

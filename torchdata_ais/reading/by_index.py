@@ -1,11 +1,11 @@
 """Samples by index, fetched ahead.
 
-Neighbours in a shard come as one range; scattered samples as a batch of ranges, where the cluster has that and answers
-it rightly (`Fetching`). A request is sent only when its bytes fit into the window. What came is looked at in the
-consumer's thread: bytes that are not those of the sample are asked for once more, alone, before that is an error.
+Adjacent samples of a shard come as one range. Scattered samples come as a batch of ranges, if the cluster supports
+that and answers correctly (`Fetching`). A request is sent only when its bytes fit into the window. The consumer's
+thread checks received bytes. Wrong bytes are requested once more, alone, before that is an error.
 
-Threads fetch what is to come, and read every answer to its end without waiting for the consumer: storage cuts readers
-that are slow. Files are read in the consumer's thread.
+Threads fetch ahead, and read every answer to its end without waiting for the consumer: storage disconnects slow
+readers. Files are read in the consumer's thread.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from torchdata_ais.urls import ObjectURL, parse_url
 
 _LIVENESS_S = 1.0
 _CLOSE_S = 1.0
-_SHARDS = 4096  # of which is kept where they lie
+_SHARDS = 4096  # so many locations are kept
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -64,7 +64,7 @@ place_of = lru_cache(_SHARDS)(parse_url)
 
 
 class Chunk:
-    """Samples that are asked for together, and what has come of them."""
+    """Samples that are requested together, and their results."""
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self.wanted = wanted
@@ -76,7 +76,10 @@ class Chunk:
         ] = {}  # read in the consumer's thread, by each place a request is for
 
     def fill(self, request: Request, came: bytes | AISError) -> None:
-        """Note what came of a request: of several samples views, their members are copied."""
+        """Store the result of a request.
+
+        Several samples are views of it: their members are copied.
+        """
         data = memoryview(came) if isinstance(came, bytes) and len(request.wanted) > 1 else came
         for place in request.wanted:
             reference = self.wanted[place].reference
@@ -88,20 +91,20 @@ class Chunk:
 
 
 class Fetching:
-    """Fetches what is asked for, in the order in which it was.
+    """Fetcher of ranges in the order of their requests.
 
     Args:
         options: Transport settings of each source.
-        cache: Where whole shards are kept, if they are to be.
-        stats: Counts bytes, retries, and what the consumer waited for.
+        cache: The cache of whole shards, or None.
+        stats: Counts bytes, retries, and waits of the consumer.
 
-    Memory: what is asked for; 512 KiB a batch under way (`ChunkedBody`).
+    Memory: the requested bytes; 512 KiB for each batch under way (`ChunkedBody`).
     """
 
     def __init__(self, options: Sequence[StoreOptions], cache: ObjectCache | None, stats: Stats) -> None:
         self._options, self._cache, self._stats = options, cache, stats
         self._ready = threading.Condition()  # there is something to fetch
-        self._there = threading.Condition()  # what the consumer waits for has come
+        self._there = threading.Condition()  # notifies the consumer of results
         self._awaited: Chunk | None = None
         self._tasks: deque[tuple[Chunk, list[Request]]] = deque()  # of a chunk, those that are sent as one
         self._threads: list[threading.Thread] = []
@@ -111,7 +114,7 @@ class Fetching:
         self._groups: dict[tuple[int, str], tuple[tuple[str, ...], Pace | None]] = {}  # of the last shards
 
     def ask(self, chunk: Chunk) -> None:
-        """Have the bytes of a chunk fetched; those in files are read when it is their turn."""
+        """Request the bytes of a chunk; files are read at their turn."""
         remote = []
         for request in chunk.requests:
             if place_of(request.shard.name).kind == "file":
@@ -130,7 +133,7 @@ class Fetching:
             self._ready.notify(len(tasks))
 
     def piece(self, chunk: Chunk, place: int) -> Piece:
-        """Return what came of a sample; wait for it, or read it, if it is in a file."""
+        """Return the result of a sample; wait for it, or read it from a file."""
         piece = chunk.pieces[place]
         if piece is not None:
             return piece
@@ -150,7 +153,7 @@ class Fetching:
         return piece
 
     def alone(self, wanted: Wanted) -> Piece:
-        """Return the bytes of one sample, asked for alone and in this thread."""
+        """Return the bytes of one sample, from a single request in this thread."""
         reference = wanted.reference
         request = Request(wanted.source, reference.shard, reference.start, reference.size, [0])
         came = self._fetched(request)
@@ -169,7 +172,7 @@ class Fetching:
             thread.join(max(0.0, due - time.monotonic()))
 
     def _work(self) -> None:
-        """Fetch what is asked for, until the reader is closed."""
+        """Fetch requested chunks until the reader is closed."""
         while True:
             with self._ready:
                 self._idle += 1
@@ -196,18 +199,22 @@ class Fetching:
                 requests = []
             with self._ready:
                 self._cancels.discard(cancel)
-                if requests:  # what the batch did not bring is needed soonest
+                if requests:  # ranges missing from the batch are needed first
                     self._tasks.extendleft((chunk, [request]) for request in reversed(requests))
                     self._ready.notify(len(requests))
 
     def _came(self, chunk: Chunk, request: Request, came: bytes | AISError) -> None:
         chunk.fill(request, came)
-        if self._awaited is chunk:  # waking somebody takes longer than all else here
+        # The consumer sets `_awaited` before it checks for the piece, so it does not miss this result.
+        if self._awaited is chunk:  # waking a thread takes longer than all else here
             with self._there:
                 self._there.notify()
 
     def _batch(self, requests: Sequence[Request], chunk: Chunk, cancel: Cancel) -> list[Request]:
-        """Ask for many ranges at once; return those that did not come: they are asked for one by one."""
+        """Request many ranges at once; return the missing ones.
+
+        These are requested one by one.
+        """
         pace, options = self._pace(requests[0]), self._options[requests[0].source]
         missing = dict(enumerate(requests))
 
@@ -259,7 +266,10 @@ class Fetching:
         return data
 
     def _group_of(self, request: Request) -> tuple[str, ...] | None:
-        """Return which cluster answers a request in one batch with others; None: it is sent alone."""
+        """Return the cluster that answers a request in one batch with others.
+
+        None: it is sent alone.
+        """
         shard = request.source, request.shard.name
         known = self._groups.get(shard)
         if known is None:
@@ -283,7 +293,7 @@ class Fetching:
 
 
 def _will_need(request: Request) -> None:
-    """Tell the system that a part of a file will be read: it may read it from now on."""
+    """Advise the system that a part of a file will be read."""
     with suppress(OSError), open_regular(request.shard.name) as file:  # an error is raised when it is read
         os.posix_fadvise(file.fileno(), request.start, request.length, os.POSIX_FADV_WILLNEED)
 
@@ -297,18 +307,17 @@ def _with_key(error: AISError, reference: SampleReference) -> AISError:
 def run_in(data: bytes | memoryview, reference: SampleReference, *, max_bytes: int | None = None) -> Run:
     """Return the run of members that is the sample of `reference`.
 
-    An index made of headers alone knows regular members only, and of one name the first. What it calls a sample may
-    therefore begin with members of the sample before, and end with links and extension headers of the one after;
-    those are left out.
+    An index made of headers alone has regular members only, and of one name the first. Its sample may therefore begin
+    with members of the sample before, and end with links and extension headers of the one after; those are left out.
 
     Args:
         data: The bytes of the shard from ``reference.start`` on, ``reference.size`` of them.
-        reference: What the index knows.
+        reference: The entry of the index.
         max_bytes: As for `torchdata_ais.reading.runs.whole_runs`.
 
     Raises:
         SampleIndexError: The bytes are not those that were indexed.
-        ShardError, SampleError: What the stream, too, would say of the sample.
+        ShardError, SampleError: As for the same sample in a stream.
     """
     if len(data) != reference.size:
         raise _stale(reference, f"{len(data)} bytes are there of {reference.size}")
@@ -324,7 +333,7 @@ def run_in(data: bytes | memoryview, reference: SampleReference, *, max_bytes: i
         skip_large=True,
     )
     try:
-        # Bytes that somebody has read begin and end with the sample.
+        # Bytes of a shard that was read begin and end with the sample.
         members = _own(reader, reference) if reference.xxh64 is None else reader
         for run in whole_runs(members, url=name, max_bytes=max_bytes):
             if run.key is not None and stored_text(run.key) == reference.key:
@@ -341,7 +350,10 @@ def run_in(data: bytes | memoryview, reference: SampleReference, *, max_bytes: i
 
 
 def _own(reader: TarReader, reference: SampleReference) -> Iterator[Member]:
-    """Yield the members, without those of the sample before; the last may be cut, it is the next sample's beginning."""
+    """Yield the members, without those of the sample before.
+
+    The last may be cut: it is the next sample's beginning.
+    """
     missing = len(reference.fields)
     begun = False
     try:
@@ -383,19 +395,19 @@ def _stale(reference: SampleReference, what: str) -> SampleIndexError:
 
 @dataclass
 class IndexedReader:
-    """Reads samples by reference.
+    """Reader of samples by reference.
 
     Args:
         options: Transport settings of each source.
-        window_bytes: What is asked for ahead at most, or one sample if that is larger.
+        window_bytes: Most bytes requested ahead, or one sample if that is larger.
         max_bytes: Bound on one sample; a larger one is a `SampleError`.
-        cache: Where whole shards are kept, if they are to be.
-        stats: Counts bytes, retries, and what the consumer waited for.
+        cache: The cache of whole shards, or None.
+        stats: Counts bytes, retries, and waits of the consumer.
 
     Attributes:
-        held: Bytes asked for and not yet given out.
+        held: Bytes requested and not yet returned.
         held_max: The most there were.
-        refetched: Samples that were asked for once more, as other bytes had come.
+        refetched: Samples that were requested once more, after wrong bytes.
 
     Memory: `window_bytes`, or the largest sample, and that sample's members; 512 KiB a batch under way (`ChunkedBody`).
     """
@@ -411,10 +423,10 @@ class IndexedReader:
         self._fetching = Fetching(self.options, self.cache, self.stats)
 
     def read(self, wanted: Iterable[Sequence[Wanted]]) -> Iterator[tuple[Wanted, Run | AISError]]:
-        """Yield each sample with its run, or with why there is none, in the order wanted.
+        """Yield each sample with its run, or with its error, in order.
 
         Args:
-            wanted: Lists of any length: one is taken when there is room for it.
+            wanted: Lists of any length: one is taken when it fits into the window.
         """
         keep_memory()
         chunks = chunks_in(wanted, self.window_bytes)

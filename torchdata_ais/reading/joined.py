@@ -1,4 +1,4 @@
-"""Samples of joined indexes: read together with what comes with them, and made one."""
+"""Samples of joined indexes, read together and merged."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Found = Run | AISError
 
 
 class Whole(NamedTuple):
-    """A sample that was wanted, and what came.
+    """A requested sample with its results.
 
     Attributes:
-        wanted: What was wanted.
-        found: What came of the sample itself.
-        partners: What came of each of its partners.
+        wanted: The request.
+        found: The result of the sample itself.
+        partners: The result of each of its partners.
     """
 
     wanted: Wanted
@@ -29,7 +29,7 @@ class Whole(NamedTuple):
 
 
 def with_partners(wanted: Iterable[Sequence[Wanted]]) -> Iterator[Sequence[Wanted]]:
-    """Yield what is wanted with the partners of each sample behind it."""
+    """Yield each requested sample, followed by its partners."""
     for some in wanted:
         if any(one.partners for one in some):
             yield [each for one in some for each in (one, *one.partners)]
@@ -41,13 +41,13 @@ def read_whole(
     read: Callable[[Iterable[Sequence[Wanted]]], Iterator[tuple[Wanted, Found]]],
     wanted: Iterable[Sequence[Wanted]],
 ) -> Iterator[Whole]:
-    """Yield each sample with its partners, in the order wanted.
+    """Yield each sample with its partners, in the requested order.
 
     Args:
         read: Reads samples in the order wanted.
         wanted: The samples.
 
-    Memory: one sample and its partners, besides what `read` holds.
+    Memory: one sample and its partners, plus the memory of `read`.
     """
     items = read(with_partners(wanted))
     for one, found in items:
@@ -55,7 +55,9 @@ def read_whole(
 
 
 class JoinedIndexes:
-    """Indexes, and behind them those that are joined to them: a `Wanted.source` is a number among all.
+    """Indexes, followed by those that are joined to them.
+
+    `Wanted.source` is a number among all.
 
     Args:
         sources: The indexes.
@@ -81,12 +83,12 @@ class JoinedIndexes:
         draws: Sequence[int] | None = None,
         slots: Sequence[int] | None = None,
     ) -> Iterator[Wanted]:
-        """Yield some samples of a source as they are wanted, with their partners.
+        """Yield requests for some samples of a source, with their partners.
 
         Args:
-            source: Which of the sources.
+            source: The number of the source.
             numbers: The numbers of the samples in it.
-            draws: How many samples of the source stand before each.
+            draws: How many samples of the source are before each.
             slots: The batch each is for.
         """
         index = self.all[source]

@@ -24,14 +24,14 @@ _LITTLE = 4 << 20  # bytes that take about as long to read as the next shard tak
 @checked_options
 @dataclass(frozen=True)
 class Safety:
-    """What is asked of the bytes of a shard before its samples are believed.
+    """Checks of the bytes of a shard before its samples are used.
 
     Attributes:
         require_end: Whether a shard without end-of-archive block is an error.
         max_sample_bytes: Bound on the members of one sample together; a larger one is a `SampleError`. Names and
             records count, too, beyond 64 KiB: 512 bytes a member and 8 a character of its name.
         max_ratio: Bound on decompressed to compressed bytes.
-        verify: Whether to check the body against the object's checksum. None: as the settings of the cluster say.
+        verify: Whether to check the body against the object's checksum. None: by the settings of the cluster.
         pin: Whether another version of the object than the listed one is an error. None: likewise.
 
     Raises:
@@ -65,7 +65,7 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """How the bytes of a shard become runs."""
+    """Options of reading runs from the bytes of a shard."""
 
     safety: Safety = Safety()
     rename_files: Callable[[str], str] | None = None
@@ -82,7 +82,10 @@ class ShardOptions:
         return bool(self.select_files(self.rename_files(name) if self.rename_files else name))
 
     def runs(self, blocks: Iterable[bytes], url: str, start: int = 0) -> Iterator[Run]:
-        """Yield the whole runs of members in the blocks of a shard, which are compressed only where `start` is 0."""
+        """Yield the whole runs of members in the blocks of a shard.
+
+        The blocks may be compressed only if `start` is 0.
+        """
         safety, watch = self.safety, self.watch
         if watch is not None and isinstance(blocks, BlockSource):
             blocks = watch.blocks(blocks)
@@ -103,21 +106,21 @@ class OpenShard:
     """A shard being read.
 
     Args:
-        place: Where it is.
+        place: Its location.
         position: Its place in the epoch's order, before the split over ranks and workers.
         store: Transport settings.
         options: See `ShardOptions`.
         start: Offset in the decompressed shard of the first run wanted. Plain shards are read from there on;
             others cannot be entered in the middle and are read from 0 and skipped.
-        version: The version that must be met; default what the listing said.
+        version: The expected version; default that of the listing.
         checksum: Likewise.
         before_its_turn: Whether another shard is still being read: only the first block is fetched then.
 
     Attributes:
-        place: As given, with the version and checksum that must be met.
+        place: As given, with the expected version and checksum.
         name: The URL as samples and errors show it: without secrets.
         next_offset: Where the next run begins: reading can start again there.
-        passed_on: Whole samples given out so far. A later stage may still hold some of them, or have left them out.
+        passed_on: Whole samples returned so far. A later stage may still hold some of them, or have left them out.
     """
 
     def __init__(
@@ -186,7 +189,7 @@ class OpenShard:
         """Return the next whole run, or None at the end of the shard.
 
         Raises:
-            AISError: Of the transport or the shard; the text says how many samples `load_tar` had passed on.
+            AISError: Of the transport or the shard; the text has the number of samples that `load_tar` had passed on.
         """
         try:
             run = self._next_wanted()
@@ -214,7 +217,7 @@ class OpenShard:
         except (ShardError, ReadError):
             if not self._entered or self.next_offset > self._start:
                 raise
-            # No header where one must stand, or not even a byte: compressed under a plain name. From the start, then.
+            # No header where one must be, or not even a byte: compressed under a plain name. From the start, then.
             self.close()
             self._entered = 0
             self._runs = self._open()
@@ -224,7 +227,10 @@ class OpenShard:
         return run
 
     def _skip(self, run: Run | None, runs: Iterator[Run]) -> Run | None:
-        """Pass over the runs before the first one wanted, which must begin where one of them ends."""
+        """Skip the runs before the first one wanted.
+
+        It must begin where one of them ends.
+        """
         end = self.next_offset if self.next_offset > self._start or self._entered else 0
         while run is not None and run.offset < self._start:
             end = run.end
@@ -252,14 +258,17 @@ class OpenShard:
 
 
 def _blames(kept: Kept, error: AISError) -> bool:
-    """Return whether the file of the cache may be what is wrong, not the shard."""
+    """Return whether the cached file, not the shard, may be wrong."""
     if isinstance(error, TransportError | ChecksumError):
         return True
     return isinstance(error, ShardError) and not kept.proven
 
 
 def _looks_plain(place: Location) -> bool:
-    """Return whether the name says that the shard can be entered at an offset: plain tar, not transformed."""
+    """Return whether the name is that of a plain tar, not transformed.
+
+    Such a shard can be read from an offset on.
+    """
     path = urlsplit(place.name).path if place.kind == "http" else place.name
     return is_plain_tar(path) and "etl_name" not in place.params
 
@@ -276,8 +285,8 @@ def held_runs(
 ) -> Iterator[tuple[str, Run]]:
     """Yield ``(url, run)`` for each place, in the order of `places`.
 
-    The samples of one shard are read in one sweep (several, where they lie far apart), so a shuffle buffer costs
-    a few requests a shard, not one a sample.
+    The samples of one shard are read in one sweep, or in several if they are far apart. So a shuffle buffer costs a
+    few requests for each shard, not one for each sample.
 
     Args:
         places: Packed places.

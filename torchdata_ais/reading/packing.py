@@ -21,13 +21,14 @@ _NONE: Any = object()
 
 
 def length_in(item: Any, length: str | Callable[[Any], int]) -> int:
-    """Return the length of an item of a stream: what the function says, or how long its field is.
+    """Return the length of an item of a stream.
 
-    A number that stands in the field is the length itself, of a text its bytes in UTF-8 count.
+    A function returns it, or it is that of a field. A number in the field is the length itself. The length of a text
+    is its bytes in UTF-8.
 
     Raises:
-        MissingFieldError: It has no such field.
-        UsageError: That is no length.
+        MissingFieldError: It lacks the field.
+        UsageError: The value is not a length.
 
     Example:
         >>> [length_in({"txt": value}, "txt") for value in (b"abc", "caf\u00e9", 7, [1, 2])], length_in((1, 2), len)
@@ -61,12 +62,17 @@ def length_in(item: Any, length: str | Callable[[Any], int]) -> int:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether this is a whole number, or a tensor or an array of one that has no dimension."""
+    """Return whether this is an integer, or a tensor or array of one.
+
+    Such an array has no dimensions.
+    """
     return isinstance(value, Integral) or (getattr(value, "shape", None) == () and int(value) == value)
 
 
 class StreamPool:
-    """Items that wait for others: which of them go together follows from their lengths and their order alone.
+    """Items that wait for others to form groups.
+
+    The groups follow from their lengths and their order alone.
 
     Attributes:
         is_full: Whether a group is due before another item comes.
@@ -82,7 +88,10 @@ class StreamPool:
 
     @property
     def places(self) -> list[int]:
-        """The places of the items in the data set, in the order in which they came; -1 where it is not known."""
+        """Places of the items in the data set, in order of arrival.
+
+        They are -1 where unknown.
+        """
         return [getattr(item, "place", -1) for item in self._items.values()]
 
     def put(self, item: Any, length: int) -> None:
@@ -103,7 +112,9 @@ class StreamPool:
 
 
 class PackPool(StreamPool):
-    """Packs of a budget: the item that has waited longest, then always the longest that fits; of several the oldest.
+    """Packs of a budget: the oldest item, then always the longest that fits.
+
+    Of several the oldest is taken.
 
     Memory: `size` items.
 
@@ -141,7 +152,9 @@ class PackPool(StreamPool):
 
 
 class BucketPool(StreamPool):
-    """Batches of one bucket each: as many as stay within the budget when they are padded to its edge.
+    """Batches of one bucket each, within the budget with padding.
+
+    Padding goes to the edge of the bucket.
 
     Memory: ``budget // edge`` items of each bucket.
 
@@ -180,10 +193,10 @@ class Grouping:
     Args:
         length: The name of a column of the index, or of a field, whose bytes count; or the length of each sample, by
             its number; or, for a mixture, a list of those, one an index.
-        budget: What a pack, or a batch with its padding, has at most.
+        budget: The largest size of a pack, or of a batch with its padding.
         edges: The greatest length of each bucket; None for packs.
-        seed: Decides which samples meet.
-        too_long: What becomes of a sample that fits nowhere: ``"error"`` or ``"drop"``.
+        seed: Decides the grouping.
+        too_long: The treatment of a sample that fits nowhere: ``"error"`` or ``"drop"``.
 
     Attributes:
         words: How it is made, in words: a state fits only the same.
@@ -218,7 +231,9 @@ class Grouping:
     def groups(
         self, source: int, index: IndexedSamples, numbers: Integers | None, *, shuffle: bool
     ) -> Groups:
-        """Return the groups of an index, or of some of its samples: of their places in `numbers`.
+        """Return the groups of an index, or of some of its samples.
+
+        A group has places in `numbers`.
 
         Raises:
             UsageError: The lengths are not of these samples; a sample is too long.
@@ -244,12 +259,12 @@ class Grouping:
 
     @property
     def stream_words(self) -> str:
-        """How groups are made of a stream, in words."""
+        """Describe the grouping of a stream, in words."""
         return f"{self._drawn_up}, length={_named(self._length)}, too_long={self._too_long!r}"
 
     @property
     def most_waiting(self) -> int:
-        """How many samples of a stream may wait in buckets."""
+        """Most samples of a stream that may wait in buckets."""
         return sum(max(1, self._budget // edge) for edge in self._edges or ())
 
     def pool(self, size: int) -> StreamPool:
@@ -269,8 +284,8 @@ class Grouping:
         """Put a sample of a stream into the pool, or leave it out.
 
         Raises:
-            MissingFieldError: It has no such field.
-            UsageError: It is too long, or that is no length.
+            MissingFieldError: It lacks the field.
+            UsageError: It is too long, or the value is not a length.
         """
         length = length_in(item, self._length)
         if length <= self._limit:
@@ -323,7 +338,7 @@ def _ascend(edges: Any) -> bool:
 
 
 def _named(length: Any) -> str:
-    """Return the name of a field or a function, or what tells lengths from others."""
+    """Return the name of a field or a function, or a digest of lengths."""
     if isinstance(length, str):
         return repr(length)
     if callable(length):
@@ -333,5 +348,5 @@ def _named(length: Any) -> str:
 
 
 def digest_of(groups: Groups) -> str:
-    """Return what tells groups from others."""
+    """Return the identity of groups."""
     return xxhash.xxh64_hexdigest(groups.order.tobytes() + groups.ends.tobytes())

@@ -62,16 +62,16 @@ class PlannedSources:
         self.check(self.epoch_steps, self.tail)
         if isinstance(self.source, (IndexedSamples, Mixture)):
             check_no_places(self.shards_from)
-            self._samples()  # says what is wrong with it
+            self._samples()  # raises if it is invalid
 
     def check(self, epoch_steps: int | None, tail: Tail | None) -> None:
-        """Raise `UsageError` where what is given instead of the own cannot be; nothing is opened for it."""
+        """Raise `UsageError` for invalid replacements; nothing is opened."""
         check_number(epoch_steps, 1, "epoch_steps", optional=True)
         Sources((1,), **self._how_with(epoch_steps, tail))
 
     @cached_property
     def mixture(self) -> Mixture:
-        """What is read, as a mixture (of one)."""
+        """The data to read, as a mixture (of one)."""
         if isinstance(self.source, Mixture):
             return self.source.kept_in(self.index_dir)
         if isinstance(self.source, IndexedSamples):
@@ -107,10 +107,10 @@ class PlannedSources:
         return self._groups
 
     def sources_with(self, epoch_steps: int | None = None, tail: Tail | None = None) -> Sources:
-        """Return what is drawn from, and how, as the plan has it.
+        """Return the sources for the plan.
 
         Args:
-            epoch_steps: Instead of what was given.
+            epoch_steps: Replacement of the given one.
             tail: Likewise.
         """
         mixture = self.mixture
@@ -138,7 +138,10 @@ class PlannedSources:
         }
 
     def _samples(self) -> tuple[int, ...]:
-        """Return how many samples each source has; raise where `positions=` cannot be."""
+        """Return how many samples each source has.
+
+        Raise if `positions=` are invalid.
+        """
         samples = tuple(len(index) for index in self.mixture.sources)
         if self.groups is not None:
             return tuple(map(len, self.groups))
@@ -157,7 +160,7 @@ class PlannedSources:
         return (len(numbers),)
 
     def digests(self) -> list[str]:
-        """Return what tells each source from others, as 16 hexadecimal digits."""
+        """Return the identity of each source, as 16 hexadecimal digits."""
         chosen = b"" if self._numbers is None else self._numbers.tobytes()
         own = [
             xxhash.xxh64_hexdigest(index.digest.encode() + b"/" + chosen) for index in self.mixture.sources
@@ -168,7 +171,10 @@ class PlannedSources:
         return [xxhash.xxh64_hexdigest(f"{one}/{groups}".encode()) for one, groups in grouped]
 
     def weights_digest(self) -> str:
-        """Return what tells the weights, and when they hold, from others, as 16 hexadecimal digits."""
+        """Return the identity of the weights and their positions.
+
+        It has 16 hexadecimal digits.
+        """
         digests = self.digests()
         said = [
             (start, sorted(pair for pair in zip(digests, weights, strict=True) if pair[1]))
@@ -185,7 +191,7 @@ class PlannedSources:
         return ", ".join([*shown, f"stop={self.mixture.stop!r}", *grouped])
 
     def told(self) -> list[str]:
-        """Return what all ranks must have been given alike."""
+        """Return the arguments that must be equal on all ranks."""
         mixture = self.mixture
         sources = [
             f"{len(index)} samples with digest {digest}"
@@ -198,13 +204,13 @@ class PlannedSources:
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         if isinstance(self.source, (IndexedSamples, Mixture)):
-            state.pop("mixture", None)  # made anew of what is kept anyway
+            state.pop("mixture", None)  # made again from the other fields
             state.pop("joined", None)
         return state
 
 
 def _numbers(positions: npt.ArrayLike) -> Integers:
-    """Return `positions=` as numbers; what is none is not rounded to one."""
+    """Return `positions=` as numbers; other values are not rounded to one."""
     numbers = np.asarray(positions)
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1 or not len(numbers):
         raise UsageError.at(
@@ -222,7 +228,7 @@ class PlannedData(PlannedSources):
         return draw if self.groups is None else draw // self.groups[source].most
 
     def planned_samples(self, run: Run, positions: Integers, places: Sequence[int | None] | None) -> int:
-        """Return how many samples stand at positions of a run."""
+        """Return how many samples are at positions of a run."""
         groups = self.groups
         if groups is None:
             return len(positions)
@@ -237,7 +243,7 @@ class PlannedData(PlannedSources):
         slots: Integers | None = None,
         places: Sequence[int | None] | None = None,
     ) -> list[Wanted]:
-        """Return what stands at positions of a run, without reading any of it.
+        """Return the samples at positions of a run, without reading them.
 
         Args:
             run: The run.
@@ -259,7 +265,10 @@ class PlannedData(PlannedSources):
         return [one for one in found if one is not None]
 
     def _look_up_groups(self, groups: Sequence[Groups], draws: Draws, slots: Integers) -> list[Wanted]:
-        """Return the samples of the groups that were drawn; the draws of those of a group follow each other."""
+        """Return the samples of the drawn groups.
+
+        The draws of the samples of a group follow each other.
+        """
         found: list[Wanted] = []
         columns = (draws.source, draws.index, draws.draw, slots)
         for source, group, draw, slot in zip(*(column.tolist() for column in columns), strict=True):
@@ -275,11 +284,14 @@ class PlannedData(PlannedSources):
 
 
 def _drawn(run: Run, positions: Integers, places: Sequence[int | None] | None) -> Draws:
-    """Return what stands at positions of a run; each source is the number of its index."""
+    """Return the draws at positions of a run.
+
+    Each source is the number of its index.
+    """
     draws = run.at(positions)
     if places is None:
         return draws
-    indexes = np.array([place or 0 for place in places], dtype=np.int64)  # what was removed is not drawn
+    indexes = np.array([place or 0 for place in places], dtype=np.int64)  # removed sources are not drawn
     return replace(draws, source=indexes[draws.source])
 
 
@@ -288,22 +300,22 @@ _AT_ONCE = 1024  # positions that are looked up in the index at a time
 
 @dataclass(eq=False, repr=False)
 class PlannedReading:
-    """Reads the batches of some steps of a run.
+    """Reader of the batches of some steps of a run.
 
     Args:
         run: The run.
         rank: Whose slices are read.
         steps: The steps, one a batch.
-        data: What the run is of.
-        options: How the shards of each index are reached, of those that are joined, too (`PlannedData.joined`).
+        data: The data of the run.
+        options: Transport settings of each index, joined ones included (`PlannedData.joined`).
         places: Which of the indexes each source of the run is; None: in their order.
-        into: How many samples of the first batch were given before.
+        into: How many samples of the first batch were returned before.
         only: The positions of the one batch, instead of those of its step.
         max_bytes: Bound on one sample.
-        cache: Where whole shards are kept.
+        cache: The cache of whole shards.
 
     Attributes:
-        reader: What makes the requests.
+        reader: The reader that sends the requests.
         over: Whether the iteration has ended.
     """
 
@@ -325,11 +337,14 @@ class PlannedReading:
         self.reader = IndexedReader(self.options, window, self.max_bytes, self.cache)
 
     def read(self) -> Iterator[Whole]:
-        """Yield what was wanted, in its order, and what came."""
+        """Yield the requests in order, with their results."""
         return read_whole(self.reader.read, self._wanted())
 
     def _wanted(self) -> Iterator[list[Wanted]]:
-        """Yield what is to be read, some batches at a time: at first few, so that the first sample comes soon."""
+        """Yield the requests, some batches at a time.
+
+        At first they are few, so that the first sample comes soon.
+        """
         positions: list[Integers] = []
         slots: list[Integers] = []
         count, most = 0, 1
@@ -347,7 +362,7 @@ class PlannedReading:
         return self.run.positions(step, self.rank) if self.only is None else self.only
 
     def sample_of(self, whole: Whole) -> PlannedSample:
-        """Return what came as a sample.
+        """Return a result as a sample.
 
         Raises:
             AISError: It is none.
@@ -391,7 +406,7 @@ LookUp = Callable[[Integers], Sequence[Wanted]]
 
 
 class Traffic(NamedTuple):
-    """What the workers of all ranks ask for in an epoch.
+    """Requests of the workers of all ranks in an epoch.
 
     Attributes:
         ranges: Ranges of shards.
@@ -416,14 +431,14 @@ def traffic_of(
     window_bytes: int,
     group_of: Callable[[Request], Hashable | None],
 ) -> Traffic:
-    """Return what the workers of all ranks will ask for.
+    """Return the expected requests of the workers of all ranks.
 
     Args:
         run: The run.
         epoch: Which of its epochs.
         workers: Of each rank.
-        look_up: Returns what stands at some positions.
-        window_bytes: What a worker asks for ahead.
+        look_up: Returns the samples at some positions.
+        window_bytes: The bytes that a worker requests ahead.
         group_of: See `together`.
     """
     instances, planned = run.ranks * workers, epoch.slots.length
@@ -455,6 +470,6 @@ def traffic_of(
 
 
 def _looked_up(run: Run, rank: int, steps: range, look_up: LookUp) -> Iterator[Sequence[Wanted]]:
-    """Yield what a worker wants, some steps at a time."""
+    """Yield the requests of a worker, some steps at a time."""
     for begin in range(0, len(steps), 64):
         yield look_up(np.concatenate([run.positions(step, rank) for step in steps[begin : begin + 64]]))

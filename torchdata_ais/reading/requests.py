@@ -1,4 +1,4 @@
-"""Which bytes are asked for to get some samples: neighbours in a shard as one range."""
+"""Requests for samples: adjacent ones of a shard as one range."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from torchdata_ais.index import SampleReference, ShardRow
 
 # Bytes between two wanted samples that cost less than another request, if no more than those wanted.
 _GAP = 16 << 10
-# Bytes of neighbours that are asked for at once: the first of them should not wait for all.
+# Bytes of adjacent samples that are requested at once: the first of them should not wait for all.
 _MOST_AT_ONCE = 4 << 20
 _FEW = 8  # ranges for which a batch of them does not pay
-_LARGE = 1 << 20  # bytes of a range that is worth a request of its own
+_LARGE = 1 << 20  # bytes of a range that is worth a separate request
 _MOST_SAMPLES = 512  # in a chunk
-_CHUNKS = 4  # of a window, under way at the same time; what a request costs is shared by its samples
-_SMALLER = 8  # times, the first chunk: the first sample should not wait for all that is asked for with it
+_CHUNKS = 4  # of a window, under way at the same time; samples of a request share its cost
+_SMALLER = 8  # times, the first chunk: the first sample should not wait for all requested with it
 THREADS = 16
 """Requests of a process that are under way at the same time, at most."""
 
 
 class Wanted(NamedTuple):
-    """A sample that is wanted.
+    """A requested sample.
 
     Attributes:
-        reference: Where it stands.
+        reference: Its place.
         source: Number of its source.
         draw: How many samples of that source were drawn before it.
-        slot: Which batch it is for.
-        partners: What comes with it, of indexes that are joined.
+        slot: The batch that it is for.
+        partners: The samples of joined indexes that come with it.
     """
 
     reference: SampleReference
@@ -48,7 +48,7 @@ class Request(NamedTuple):
         shard: The shard.
         start: The first byte.
         length: How many bytes.
-        wanted: The places in the chunk of the samples that lie in it.
+        wanted: The places in the chunk of the samples in it.
     """
 
     source: int
@@ -59,7 +59,9 @@ class Request(NamedTuple):
 
 
 def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
-    """Return what to ask for to get the samples of `chunk`, those that are needed first first.
+    """Return the requests for the samples of `chunk`.
+
+    Those that are needed first come first.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -90,7 +92,9 @@ def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
 
 
 def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator[list[Wanted]]:
-    """Yield what is wanted in the chunks in which a window of so many bytes asks for it, of a sample at least.
+    """Yield requested samples in chunks for a window of so many bytes.
+
+    A chunk has at least one sample.
 
     Each has at most twice as much as the one before, the first an eighth of those that are largest.
 
@@ -116,18 +120,21 @@ def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator
 
 
 def window_at_first(window_bytes: int) -> int:
-    """Return how much of a window is asked for before anything was given out; each chunk given out doubles it."""
+    """Return how much of a window is requested at first.
+
+    Each returned chunk doubles it.
+    """
     return window_bytes // _CHUNKS
 
 
 def together(
     requests: Sequence[Request], group_of: Callable[[Request], Hashable | None]
 ) -> Iterator[list[Request]]:
-    """Yield what is sent as one: batches of small ranges, and what is left.
+    """Yield requests sent as one: batches of small ranges, and the rest.
 
     Args:
         requests: Those of a chunk.
-        group_of: Says which cluster takes a request together with others; None: it is sent alone.
+        group_of: Returns the cluster that accepts a request together with others; None: it is sent alone.
     """
     groups: dict[Hashable, list[Request]] = defaultdict(list)
     for request in requests:

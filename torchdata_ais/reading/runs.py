@@ -46,11 +46,11 @@ class RunMember(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Run:
-    """Consecutive members with one key, known to be whole.
+    """Consecutive members with one key, known to be complete.
 
     Attributes:
         key: The key, or None if only key-less members were left at the end of the shard.
-        members: All of them in the shard's order, key-less ones that stood between them included.
+        members: All of them in the shard's order, key-less ones between them included.
         offset: Where the first header of the run begins.
         end: Where the header after the run begins: reading can start again there.
         error: Why the run cannot be used, or None. Its members are then empty.
@@ -81,21 +81,21 @@ def whole_runs(
             passed over for their size a `TooLarge`.
         url: The shard, for errors.
         rename: Applied to each name before the key rule.
-        max_bytes: A run that holds more is given up: it is yielded without members and with an error. Counted are
-            the data, and of what else is kept (512 bytes a member, 8 a character of its name, 12 if it was renamed)
-            all beyond 64 KiB.
+        max_bytes: A larger run is given up: it is yielded without members and with an error. It counts the data, and
+            the part of the overhead beyond 64 KiB: 512 bytes a member, 8 a character of its name, 12 if it was
+            renamed.
 
     Yields:
-        `Run`. If `members` raises, the run begun is dropped and the error passes through. Members without a key
-        beyond 1 MiB are yielded before the run they stand in, as a run without a key.
+        `Run`. If `members` raises, the started run is dropped and the error passes through. Members without a key
+        beyond 1 MiB are yielded before the run that they are in, as a run without a key.
 
     Memory:
         One run: at most ``max_bytes + 64 KiB`` and its largest member; 1 MiB of members without a key, or one.
     """
     key: str | None = None
     held: list[RunMember] = []
-    stored: list[str] = []  # the names of `held` as they stand in the shard, if renamed: links go by them
-    loose: list[_Loose] = []  # members without a key, which never count against the sample they stand in
+    stored: list[str] = []  # the names of `held` in the shard, if renamed: links refer to them
+    loose: list[_Loose] = []  # members without a key, which never count for the sample around them
     targets: LinkTargets | None = None  # made when the first link of the run comes
     begin = end = 0
     size = records = loose_bytes = 0
@@ -169,7 +169,10 @@ def whole_runs(
 
 
 class _Loose(NamedTuple):
-    """A member without a key: how many of the run stand before it, its name in the shard, and itself."""
+    """A member without a key: its index in the run, its name, and itself.
+
+    The name is that in the shard.
+    """
 
     position: int
     stored: str
@@ -188,7 +191,7 @@ def _merged(held: list[RunMember], loose: list[_Loose]) -> list[RunMember]:
 
 
 def _targets_among(held: list[RunMember], stored: list[str], loose: list[_Loose]) -> LinkTargets:
-    """Return what links can point to: members of the same run, read before."""
+    """Return possible targets of links: earlier members of the same run."""
     targets = LinkTargets()
     for name, member in zip(stored or [member.name for member in held], held, strict=True):
         targets.add(name, member.data)
@@ -229,7 +232,7 @@ def sample_of(run: Run, url: str) -> Sample:
 
 
 def planned_sample(run: Run, url: str, source: int, draw: int) -> PlannedSample:
-    """Return the sample that a run with a key is, as one that was read by index."""
+    """Return the sample of a run with a key, as one read by index."""
     sample = PlannedSample.__new__(PlannedSample)
     sample.source, sample.draw = source, draw
     return _filled(sample, run, url)
@@ -253,7 +256,10 @@ def _filled(sample: _S, run: Run, url: str) -> _S:
 
 
 def naming_index(error: AISError, index: IndexedSamples, reference: SampleReference) -> AISError:
-    """Return the error of a sample that was read by index with the index's place, if it may be the index's fault."""
+    """Return the error of a sample with the index's place.
+
+    The sample was read by index. The place is added if the index may be wrong.
+    """
     if isinstance(error, (SampleIndexError, ObjectChangedError, NotFoundError)):
         return error.noting(f"index: {index.place_of(reference)}")
     return error
@@ -261,7 +267,7 @@ def naming_index(error: AISError, index: IndexedSamples, reference: SampleRefere
 
 @lru_cache(4096)
 def url_of_shard(name: str, endpoint: str) -> str:
-    """Return what samples of the stream have as their ``__url__``.
+    """Return the ``__url__`` of samples of the stream.
 
     Args:
         name: The shard as an index names it.
@@ -276,7 +282,7 @@ def url_of_shard(name: str, endpoint: str) -> str:
 
 
 def whole_samples(runs: Iterable[Run], url: str) -> Iterator[tuple[Run, Sample]]:
-    """Yield the samples of one shard that is read by itself, each with its run.
+    """Yield the samples of a shard that is read alone, each with its run.
 
     Raises:
         AISError: The first thing that is wrong: nothing is passed over.
@@ -296,7 +302,9 @@ _SLOTS = 16  # of a part at first; a power of two
 
 
 class KeySet:
-    """Remembers the first 8192 keys as they are, and those of a larger shard by their 64-bit hash in flat tables.
+    """Set of keys: the first 8192 as they are, more as hashes.
+
+    The hashes have 64 bits, in flat tables.
 
     Long keys, of more than 256 Ki characters together, go into the tables earlier.
 

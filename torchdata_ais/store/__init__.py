@@ -1,4 +1,7 @@
-"""Objects in and out of AIStore: listing, reading in blocks, writing. No torch."""
+"""Access to objects of AIStore: listing, reading in blocks, writing.
+
+It does not import torch.
+"""
 
 from torchdata_ais.store.objects.cache import Kept, ObjectCache
 from torchdata_ais.store.objects.files import file_url

@@ -14,14 +14,14 @@ _FIRST_POLL_S, _POLL_S = 0.05, 2.0
 
 
 class JobError(AISError, RuntimeError):
-    """A job on the cluster failed or was aborted, or its result is not what it must be."""
+    """A job on the cluster failed, was aborted, or has a wrong result."""
 
 
 class Progress(NamedTuple):
-    """How far a job is.
+    """Progress of a job.
 
     Attributes:
-        phase: What it does at present, in a word.
+        phase: The present activity, in a word.
         done: Units done, objects mostly.
         total: Units to do in this phase; 0 if that is not known.
     """
@@ -32,7 +32,7 @@ class Progress(NamedTuple):
 
 
 class SizedProgress(Progress):
-    """How far something is that knows its bytes, too.
+    """Progress in units and bytes.
 
     Attributes:
         size: The bytes that were done.
@@ -52,7 +52,7 @@ OnProgress = Callable[[Progress], object]
 
 
 class JobState(NamedTuple):
-    """What one look at a job shows.
+    """One observation of a job.
 
     Attributes:
         progress: How far it is.
@@ -72,20 +72,20 @@ def wait_for_job(
     progress: OnProgress | None = None,
     stall_timeout: float = 600.0,
 ) -> JobState:
-    """Wait until a job has ended, and return how.
+    """Wait until a job has ended, and return its last state.
 
     Args:
-        look: Asks the cluster.
-        name: What the job is called in errors, its id included.
+        look: Returns the state of the job from the cluster.
+        name: The name of the job in errors, with its id.
         progress: Called with each new `Progress`.
-        stall_timeout: Seconds without any progress after which waiting is given up. The job itself goes on.
+        stall_timeout: Seconds without any progress after which waiting is given up. The job itself continues.
 
     Raises:
         JobError: The job failed.
         StallError: Nothing moved for `stall_timeout` seconds.
     """
     last: Progress | None = None
-    most: dict[str, int] = {}  # by phase: what goes back and forth makes no progress
+    most: dict[str, int] = {}  # by phase: a number that goes back and forth is not progress
     moved = time.monotonic()
     pause = _FIRST_POLL_S
     while True:

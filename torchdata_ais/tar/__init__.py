@@ -1,7 +1,7 @@
 """Tar archives as streams: blocks to members, and members to blocks.
 
-Nothing here opens, spawns or imports torch. A shard comes in as an iterable of byte blocks of any size and goes
-out as members, and an archive that is cut, damaged or followed by something else is an error, never a short one.
+Nothing here opens, spawns or imports torch. The input is an iterable of byte blocks of any size, the output are
+members. An archive that is cut, damaged or followed by something else is an error, never a short one.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 def load_zstd() -> Any:
     """Return the module `ZSTD`.
 
-    Its decompressor takes one frame, makes no more at once than it is asked for, refuses windows above 128 MiB, and
-    does not take a frame that was cut for a whole one.
+    Its decompressor takes one frame, returns at most the requested number of bytes, and refuses windows above 128
+    MiB. It detects a frame that was cut.
 
     Raises:
         MissingLibraryError: It is not installed.
@@ -43,20 +43,25 @@ def load_zstd() -> Any:
 
 
 DEFAULT_MAX_RATIO = 1000.0
-"""A little less than gzip reaches on zeros alone (1030), some twenty times what text reaches."""
+"""Largest accepted ratio: text reaches a twentieth of it.
 
-_FREE_BYTES = 8 << 20  # output not held against the ratio: a small shard of blank masks is no attack
+gzip reaches slightly more (1030) on zeros alone.
+"""
+
+_FREE_BYTES = (
+    8 << 20
+)  # output that does not count for the ratio: a small shard of blank masks is not an attack
 _FEED_BYTES = 128 << 10
 _FIRST_FEED_BYTES = 1 << 10
 _CHUNK_BYTES = 1 << 20
-_XZ_MEMORY_BYTES = 256 << 20  # four times what `xz -9` needs; a header may ask for 4 GiB
-_HEAD_BYTES = 10  # what it takes to tell the formats apart
+_XZ_MEMORY_BYTES = 256 << 20  # four times the need of `xz -9`; a header may request 4 GiB
+_HEAD_BYTES = 10  # enough to distinguish the formats
 
 
 class _Format(NamedTuple):
     name: str
     new: Callable[[], Any]  # a decompressor of one stream, with the interface of bz2.BZ2Decompressor
-    errors: tuple[type[Exception], ...]  # what it raises on damaged data
+    errors: tuple[type[Exception], ...]  # raised on damaged data
 
 
 class _Inflater:
@@ -97,7 +102,9 @@ def _format_of(head: bytes) -> _Format | None:
 
 
 def is_compressed(head: bytes) -> bool:
-    r"""Whether a body that begins with `head` (10 bytes are enough) is one that `decompress` expands.
+    r"""Return whether `decompress` expands a body that begins with `head`.
+
+    Ten bytes are enough.
 
     Example:
         >>> is_compressed(b"\x1f\x8b\x08" + bytes(7)), is_compressed(b"000000.jpg")
@@ -109,9 +116,11 @@ def is_compressed(head: bytes) -> bool:
 def decompress(
     blocks: Iterable[bytes], *, url: str = "", max_ratio: float = DEFAULT_MAX_RATIO
 ) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a gz, bz2, xz or zst body; any other body passes through as it is.
+    """Yield the decompressed bytes of a gz, bz2, xz or zst body.
 
-    The format is told by content, never by name. Streams that follow each other (``cat a.gz b.gz``, parallel
+    Any other body passes through as it is.
+
+    The content decides the format, never the name. Streams that follow each other (``cat a.gz b.gz``, parallel
     compressors) are one body; zeros after a stream are padding. The checksums of the format are verified.
 
     Takes:
@@ -124,14 +133,14 @@ def decompress(
 
     Args:
         blocks: See above.
-        url: What the body is called in errors.
+        url: The name of the body in errors.
         max_ratio: The largest ratio of bytes out to bytes in, once more than 8 MiB came out.
 
     Raises:
         TruncatedShardError: The body ends before the stream does.
         ChecksumError: The stream is damaged: a checksum of the format or its structure is wrong.
         BadHeaderError: Something that is not a stream of the same format follows the stream.
-        ShardError: The ratio exceeds `max_ratio`, or the stream asks for too much memory.
+        ShardError: The ratio exceeds `max_ratio`, or the stream needs too much memory.
         MissingLibraryError: The body is zst and no library for it is installed.
 
     Example:
@@ -176,7 +185,7 @@ def _expand(window: Window, format_: _Format, url: str) -> Iterator[bytes]:
     stream = format_.new()
     is_first = True
     is_empty = True  # nothing came out of this stream so far
-    step = _FIRST_FEED_BYTES  # what follows the end of a stream is copied: not all there is, for a tiny one
+    step = _FIRST_FEED_BYTES  # bytes after the end of a stream are copied: few of them, for a tiny one
     while data := window.take(_FEED_BYTES):
         pos = 0
         while True:

@@ -44,7 +44,9 @@ _KINDS = {
 
 
 def kind_of(block: bytes) -> str:
-    r"""Return what kind of file begins with `block`, in words that quote nothing of it but four bytes at most.
+    r"""Return in words the kind of file that begins with `block`.
+
+    The words quote at most four bytes of it.
 
     Example:
         >>> kind_of(b"<!DOCTYPE html><p>Sign in"), kind_of(b"root:x:0:0:root"), kind_of(b"\x00\x01\x02\x03\x04")
@@ -83,7 +85,7 @@ class Faults:
     """A maker of errors about one archive.
 
     Args:
-        url: What the archive is called, if it has a name.
+        url: The name of the archive, if it has one.
     """
 
     def __init__(self, url: str) -> None:
@@ -114,7 +116,10 @@ class Faults:
         return BadHeaderError.at(what, todo=_PLAIN, url=self._url, member=member, offset=offset)
 
     def too_long(self, what: str, limit: int, offset: int, member: str) -> BadHeaderError:
-        """An extension header, or a name in it, is longer than any real one; `member` is how the name begins."""
+        """An extension header, or a name in it, exceeds any real length.
+
+        `member` is the beginning of the name.
+        """
         return BadHeaderError.at(
             f"{what}, more than {limit}, at byte {offset}",
             todo="write the shard again with shorter names, and without large attributes (tar: no --xattrs)",
@@ -124,7 +129,10 @@ class Faults:
         )
 
     def lone_zeros(self, offset: int) -> BadHeaderError:
-        """One block of zeros, where an end marker has two: most likely a header that was wiped."""
+        """One block of zeros, where an end marker has two.
+
+        Most likely a header was overwritten with zeros.
+        """
         return self.bad_header("one block of zeros stands alone before more data", offset)
 
     def after_the_end(self, offset: int) -> BadHeaderError:
@@ -132,7 +140,7 @@ class Faults:
         return self.bad_header("data that is not another archive follows the end of the archive", offset)
 
     def not_a_tar(self, block: bytes) -> NotATarError:
-        """The first block is no header."""
+        """The first block is not a header."""
         todo = Remedy(
             in_programs("keep names that are not tar archives out of the listing with regex="),
             in_commands("name the shards alone, such as ais://bucket/train-"),

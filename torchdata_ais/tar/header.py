@@ -1,7 +1,7 @@
 """Tar headers, PAX records and links.
 
-v7, ustar and GNU headers alike. What cannot be right is a `ValueError` whose text says why; the reader, which
-knows the place, makes the package's error of it.
+Reads v7, ustar and GNU headers. A wrong field is a `ValueError` whose text has the reason. The reader, which knows
+the place, turns it into an error of the package.
 """
 
 from __future__ import annotations
@@ -38,12 +38,18 @@ def read_header(header: bytes) -> tuple[int, int, str]:
 
 @lru_cache(4096)
 def _adler_for(field: bytes) -> int:
-    """Return the low half of the Adler-32 of a header with this checksum field; few of them ever occur."""
+    """Return the low half of the Adler-32 of a header with this checksum.
+
+    Few values occur.
+    """
     return number(field) - 8 * 0x20 + sum(field) + 1
 
 
 def _is_sum(header: bytes, field: bytes) -> bool:
-    """Whether `field` is the checksum of a header of any bytes: their sum, or that of the bytes as signed."""
+    """Return whether `field` is the checksum of the bytes of a header.
+
+    It is their sum, as unsigned or as signed bytes.
+    """
     stored = number(field)
     counted = header[:148] + header[156:]
     total = sum(counted) + 256
@@ -54,7 +60,7 @@ def _is_sum(header: bytes, field: bytes) -> bool:
 
 
 def number(raw: bytes) -> int:
-    """Return a number field: octal digits, or base-256 behind a first byte of 0x80."""
+    """Return a number field: octal digits, or base-256 after a byte 0x80."""
     digits = raw.rstrip(b" \0")
     if digits.isdigit():  # unlike int(), isdigit() lets no sign, underscore or prefix pass
         try:
@@ -65,7 +71,7 @@ def number(raw: bytes) -> int:
             ) from None
     if raw[0] == 0x80:
         return int.from_bytes(raw[1:], "big")
-    match = _OCTAL.fullmatch(raw.split(NUL, 1)[0])  # what follows the first NUL does not count
+    match = _OCTAL.fullmatch(raw.split(NUL, 1)[0])  # bytes after the first NUL do not count
     if match is None:
         begins = raw[:4].hex(" ")
         raise ValueError(
@@ -75,22 +81,28 @@ def number(raw: bytes) -> int:
 
 
 def text_field(raw: bytes) -> str:
-    """Return a text field: up to its first NUL, as UTF-8; bytes that are not UTF-8 become surrogates."""
+    """Return a text field: up to its first NUL, as UTF-8.
+
+    Bytes that are not UTF-8 become surrogates.
+    """
     return raw.partition(NUL)[0].decode("utf-8", "surrogateescape")
 
 
 def is_ustar(header: bytes) -> bool:
-    """Whether the block calls itself a tar header, POSIX or GNU; the oldest kind, v7, does not."""
+    """Return whether the block is marked as a header of POSIX or GNU tar.
+
+    The oldest kind, v7, has no mark.
+    """
     return header[257:262] == b"ustar"
 
 
 def link_target(header: bytes) -> str:
-    """Return the target that stands in the header of a link."""
+    """Return the target of a link from its header."""
     return text_field(header[157:257])
 
 
 def pax_records(payload: bytes) -> dict[str, str]:
-    r"""Return what a PAX header says of path, linkpath and size, and whether it makes the member sparse.
+    r"""Return path, linkpath and size of a PAX header, and whether sparse.
 
     Each record is ``b"%d %s=%s\n"``: its length, keyword, value. All are checked, most are not needed.
 
@@ -142,13 +154,15 @@ class Link(str):
 
 
 class TooLarge(int):
-    """The data of a member that was passed over because it is too large: the number of its bytes."""
+    """Number of bytes of a member that was skipped because of its size."""
 
     __slots__ = ()
 
 
 class LinkTargets:
-    """What links can point to: the data of members by their normalised names; of a name met twice the last.
+    """Possible targets of links: data of members by normalised name.
+
+    Of members with the same name the last one counts.
 
     Example:
         >>> targets = LinkTargets()
@@ -171,6 +185,9 @@ class LinkTargets:
             del self._data[name]
 
     def find(self, name: str, link: Link) -> bytes | None:
-        """Return the bytes that the link called `name` stands for, or None: there is no such member."""
+        """Return the bytes that the link called `name` refers to.
+
+        None: such a member does not exist.
+        """
         target = posixpath.join(posixpath.dirname(name), link) if link.symbolic else str(link)
         return self._data.get(posixpath.normpath(target))

@@ -1,4 +1,7 @@
-"""Blocks of a tar archive in, members out; whatever is missing or damaged is an error."""
+"""Reader of tar archives: blocks in, members out.
+
+Missing or damaged parts are errors.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,12 @@ from torchdata_ais.tar.window import BLOCK, Window
 from torchdata_ais.tar.writer import MAX_NAME_BYTES
 
 Member = tuple[str, "bytes | Link | TooLarge", int, int]
-"""Name, data, offset of the first header (extension headers included), offset of the next header."""
+"""Name, data, offset of the first header, offset of the next header.
 
-_EXTENSION_LIMIT = 1 << 20  # bytes of one PAX header, which may hold attributes besides names
+Extension headers count as part of the member.
+"""
+
+_EXTENSION_LIMIT = 1 << 20  # bytes of one PAX header, which may hold further attributes
 _EXTENSIONS_LIMIT = 2 << 20  # bytes of all extension headers of one member
 _SHOWN = 100  # of a name that is too long
 
@@ -44,11 +50,11 @@ _EXTENSIONS = frozenset(b"LKxXg")
 
 
 class TarReader:
-    """The members of one tar archive that arrives in blocks, each checked to be whole.
+    """Members of one tar archive that arrives in blocks, each complete.
 
     Takes:
-        `blocks`: the archive (decompressed) as `bytes` of any size, pulled one by one as members are asked
-        for, to the very end, so that checksums over the whole of it get their turn.
+        `blocks`: the archive (decompressed) as `bytes` of any size, pulled one by one as members are requested, to
+            the very end, so that checksums over all of it are verified.
 
     Yields:
         `Member` tuples ``(name, data, offset, next_offset)``. `data` is `bytes` for a regular file and for a
@@ -57,27 +63,27 @@ class TarReader:
 
     Order: that of the archive. A second archive after the end of the first (``cat a.tar b.tar``) is read, too.
 
-    Memory: the largest member and an eighth of it, plus two blocks; while an extension header is read, 2 MiB. Of what
-    such headers say only names, link targets and sizes are kept, of at most 64 KiB each.
+    Memory: the largest member and an eighth of it, plus two blocks; while an extension header is read, 2 MiB. Of such
+    headers only names, link targets and sizes are kept, of at most 64 KiB each.
 
     Args:
         blocks: See above. A reader reads them once.
-        url: What the archive is called in errors.
-        start: The offset in the archive at which `blocks` begins. A header must stand there.
-        require_end: Whether the end marker, at least one block of zeros, must be there. Without it an archive
-            cut between two members cannot be told from a whole one.
+        url: The name of the archive in errors.
+        start: The offset in the archive at which `blocks` begins. A header must begin there.
+        require_end: Whether the end marker, at least one block of zeros, must be there. Without it an archive cut
+            between two members looks complete.
         max_member_bytes: Larger members are an error, before any memory is spent on them.
         skip_large: Pass over larger members instead, and yield `TooLarge` for their data.
         want: Called with every name; where it returns False the member is passed over without a copy.
 
     Attributes:
-        seekable: False once a global PAX header was met that changes the members after it. Then the header at
-            `next_offset` does not say everything, and reading cannot begin there.
+        seekable: False after a global PAX header that changes the members after it. Then the header at `next_offset`
+            is not complete, and reading cannot begin there.
 
     Raises:
         TruncatedShardError: The archive ends in a header, in a member, or without its end marker.
-        BadHeaderError: A header is damaged, or of a kind that cannot be read as a stream; or a name is longer than
-            64 KiB; or a block of zeros stands alone between members; or what follows the end is not an archive.
+        BadHeaderError: A header is damaged, or of a kind that cannot be read as a stream; or a name is longer than 64
+            KiB; or a single block of zeros is between members; or the bytes after the end are not an archive.
         NotATarError: The first block is not a tar header.
         ShardError: A member is larger than `max_member_bytes`, and `skip_large` is not set.
 
@@ -108,8 +114,8 @@ class TarReader:
         self._skip_large = skip_large
         self._want = want
         self._extended_at = -1  # where the extension headers of the next member begin; -1: it has none
-        self._next: dict[str, str] = {}  # what they say
-        self._all: dict[str, str] = {}  # what global headers say of all members from here on
+        self._next: dict[str, str] = {}  # overrides for the next member
+        self._all: dict[str, str] = {}  # overrides of global headers for all later members
         self._joint = -1  # where another archive was found after the end of one
 
     def __iter__(self) -> Iterator[Member]:
@@ -148,7 +154,7 @@ class TarReader:
                 if kind in _LINKS and wanted:
                     yield name, Link(target or link_target(header), _LINKS[kind]), begin, following
                 if kind not in _NOTES:
-                    continue  # links, devices and the like have no data, whatever their size field says
+                    continue  # links, devices and other special members have no data, whatever their size field
                 wanted = False
             following = offset + BLOCK + size + -size % BLOCK
             large = wanted and limit is not None and size > limit
@@ -168,7 +174,10 @@ class TarReader:
             del data  # or this frame would keep it until the next member is there
 
     def _extend(self, kind: int, size: int, offset: int, name: str) -> None:
-        """Read an extension header, and keep what it says of the next member or, if global, of all."""
+        """Read an extension header and store its values.
+
+        They hold for the next member or, if global, for all.
+        """
         is_long_name = kind in _LONG_NAMES
         limit = MAX_NAME_BYTES + 1 if is_long_name else _EXTENSION_LIMIT  # GNU's names end with a NUL
         before = offset - self._extended_at if self._extended_at >= 0 else 0
@@ -202,7 +211,10 @@ class TarReader:
         self._next = said | self._next  # where two headers of one member disagree, the first is right
 
     def _override(self, offset: int, name: str, size: int) -> tuple[int, str, int, str]:
-        """Return where the member begins and its name, size and link target, as extension headers have them."""
+        """Return offset, name, size and link target of a member.
+
+        Values of extension headers replace its own.
+        """
         begin = offset if self._extended_at < 0 else self._extended_at
         said = self._all | self._next
         self._extended_at = -1
@@ -217,7 +229,7 @@ class TarReader:
         return begin, name, size, said.get("linkpath", "")
 
     def _goes_on(self, block: bytes, offset: int) -> bool:
-        """Judge what stands in the place of a header: a block of zeros, or what is left of the stream.
+        """Judge a block that is not a header: zeros, or the rest of the stream.
 
         Returns whether another archive follows; False is the end of the stream.
         """

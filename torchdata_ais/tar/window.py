@@ -20,15 +20,15 @@ class PassableBlocks(Iterator[bytes]):
 
 
 class Window:
-    """The part of a stream that has arrived and was not consumed yet: one block.
+    """Arrived, not yet consumed part of a stream: one block.
 
-    Pulls the next block only when bytes are asked for that are not there.
+    Pulls the next block only when requested bytes are missing.
 
     Args:
         blocks: The stream, in blocks of any size, empty ones included; views of bytes are taken without a copy.
         start: The offset of its first byte.
 
-    Memory: the current block, and what one `take` returns (plus an eighth while it is put together).
+    Memory: the current block, and the result of one `take` (plus an eighth while it is assembled).
 
     Example:
         >>> window = Window([b"abc", b"defg"])
@@ -51,14 +51,17 @@ class Window:
         return self._base + self._pos
 
     def take(self, size: int) -> bytes:
-        """Return the next `size` bytes, fewer only at the end of the stream. Each byte is copied once."""
+        """Return the next `size` bytes, fewer only at the end of the stream.
+
+        Each byte is copied once.
+        """
         end = self._pos + size
         if end <= len(self._block):
             taken = self._block[self._pos : end]
             self._pos = end
             return taken if type(taken) is bytes else bytes(taken)
         # BytesIO hands its buffer over without a copy, so that a member of many blocks is held once, and it
-        # grows with what has arrived, so that a size that cannot be true costs no memory of its own.
+        # grows with the received bytes, so that a size that cannot be true costs no memory.
         parts = io.BytesIO()
         missing = size
         while missing and (self._pos < len(self._block) or self._pull()):
@@ -68,7 +71,10 @@ class Window:
         return parts.getvalue()
 
     def take_padded(self, size: int) -> bytes | None:
-        """Return the next `size` bytes and pass over their padding; None if the stream ends in either."""
+        """Return the next `size` bytes and skip their padding.
+
+        None: the stream ends in either.
+        """
         end = self._pos + size
         padded = end + -size % BLOCK
         if padded <= len(self._block):
@@ -79,7 +85,10 @@ class Window:
         return None if len(whole) < size or self.skip(-size % BLOCK) else whole
 
     def skip(self, size: int) -> int:
-        """Move on by `size` bytes and return how many of them were missing: 0 unless the stream ended."""
+        """Skip `size` bytes and return how many of them were missing.
+
+        The number is 0 unless the stream ended.
+        """
         self._pos += size
         while self._pos > len(self._block):
             beyond = self._pos - len(self._block)
@@ -94,7 +103,7 @@ class Window:
         return 0
 
     def skip_zeros(self) -> bool:
-        """Move on to the next byte that is not zero; return False if the stream ends before."""
+        """Skip to the next non-zero byte; return False if the stream ends first."""
         while True:
             rest = bytes(self._block[self._pos :]).lstrip(b"\0")
             self._pos = len(self._block) - len(rest)
@@ -104,7 +113,7 @@ class Window:
                 return False
 
     def _pull(self) -> bool:
-        """Put the next block in the place of the current one, all of which is consumed."""
+        """Replace the consumed current block by the next one."""
         self._base += len(self._block)
         self._pos = 0
         block = next(self._blocks, None)
@@ -113,5 +122,5 @@ class Window:
 
 
 def _is_view(block: object) -> TypeGuard[memoryview]:
-    """Return whether this is a view of bytes: of anything else it could change while it is looked at."""
+    """Return whether this is a view of bytes, which cannot change."""
     return type(block) is memoryview and type(block.obj) is bytes and block.format == "B"

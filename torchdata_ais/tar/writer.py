@@ -1,4 +1,7 @@
-"""Members in, blocks of a tar archive out: USTAR, with PAX headers only where USTAR cannot say it."""
+"""Writer of tar archives: members in, blocks out.
+
+The format is USTAR, with PAX headers only for values that USTAR cannot represent.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,26 @@ from torchdata_ais.tar.header import NUL
 from torchdata_ais.tar.window import BLOCK
 
 RECORD = 20 * BLOCK
-"""An archive is filled up with zeros to a multiple of this many bytes, as `tar` does."""
+"""Size of a record: zeros fill an archive up to a multiple, as `tar` does."""
 
 Buffer = bytes | bytearray | memoryview
 
 MAX_NAME_BYTES = 64 << 10
-"""Longest name, and target of a link, that is written or read: 16 times what systems open."""
+"""Longest name or link target read or written: 16 times the OS limit."""
 
 _OCTAL_11 = 8**11  # the first number that 11 octal digits cannot say
 
 
 class TarBuilder:
-    """Turns members into the bytes of an archive, one member at a time, and counts them.
+    """Encoder of members as bytes of an archive, one at a time.
 
-    The same calls give the same bytes: nothing is taken from the clock, the user or the machine. Names of up to
-    100 ASCII characters (up to 255, where a slash stands in the right place) and sizes below 8 GiB take one
+    It counts them. The same calls give the same bytes: nothing depends on the clock, the user or the machine. Names
+    of up to 100 ASCII characters (up to 255, where a slash is in the right place) and sizes below 8 GiB take one
     USTAR header; others get a PAX header in front, 1024 bytes or more.
 
     Takes: names and data, by `member`.
 
-    Memory: what one call returns; data is passed on as it is, without a copy.
+    Memory: the result of one call; data is passed on without a copy.
 
     Args:
         mtime: Modification time of the members in whole seconds.
@@ -54,7 +57,7 @@ class TarBuilder:
 
         Raises:
             UsageError: The name is empty, too long, ends with a slash, holds a NUL or half a character; the time
-                cannot be said in USTAR.
+                cannot be represented in USTAR.
         """
         size = memoryview(data).nbytes
         header = self._headers(name, size)
@@ -103,7 +106,9 @@ class TarBuilder:
 
 
 def archive_size(content: int) -> int:
-    """Return the size of an archive whose members take `content` bytes, headers and padding included.
+    """Return the size of an archive whose members take `content` bytes.
+
+    These include headers and padding.
 
     Example:
         >>> archive_size(0), archive_size(9216), archive_size(9728)
@@ -128,7 +133,7 @@ def _name_field(name: str) -> bytes:
 
 
 def _split(raw: bytes) -> tuple[bytes, bytes] | None:
-    """Return a name as the prefix and name fields of a USTAR header, or None where it does not fit them."""
+    """Return prefix and name fields of a USTAR header; None if too long."""
     if not raw.isascii():
         return None
     if len(raw) <= 100:
@@ -146,7 +151,10 @@ def _is_not_utf8(raw: bytes) -> bool:
 
 
 def _record(keyword: bytes, value: bytes) -> bytes:
-    """Return a PAX record, which begins with its own length, the digits of the length included."""
+    """Return a PAX record, which begins with its own length.
+
+    The length includes its own digits.
+    """
     rest = len(keyword) + len(value) + 3  # blank, equals sign, newline
     length = rest + 1
     while rest + len(str(length)) != length:

@@ -1,4 +1,4 @@
-"""Names of objects and members: what URLs and paths say, taken apart and put together."""
+"""Parsing and composing of URLs, object names and member names."""
 
 from torchdata_ais.errors.redaction import redact
 from torchdata_ais.urls.foreign_names import (

@@ -1,8 +1,8 @@
-"""Checks of names from data, before they become a path, a URL or an object name.
+"""Checks of names from data, before use as path, URL or object name.
 
-A name is data where it comes from an index, a listing, a table, a file of a rank, a manifest or an archive: its
-author is not the program. Each kind of name has one function. It returns why the name is refused, or "", and the
-caller raises its own error with the place.
+Names in an index, a listing, a table, a file of a rank, a manifest or an archive are data: the program is not their
+author. Each kind of name has one function. It returns why the name is refused, or "", and the caller raises its own
+error with the place.
 
 ==========================  =================================================
 `index_file_fault`          a file of this index
@@ -58,7 +58,7 @@ def index_file_fault(name: object, kind: str = "") -> str:
 
     Args:
         name: The name, from the head of an index.
-        kind: What the file must hold: ``samples``, ``counts`` or ``fields``; "" for any.
+        kind: The contents of the file: ``samples``, ``counts`` or ``fields``; "" for any.
 
     Example:
         >>> index_file_fault("counts-0123456789abcdef-0.arrow", "counts"), index_file_fault("../thesis.txt")
@@ -71,7 +71,9 @@ def index_file_fault(name: object, kind: str = "") -> str:
 
 
 def folder_file_fault(name: object) -> str:
-    r"""Return why this is not the name of a file directly in a folder or prefix, or "".
+    r"""Return why this does not name a file directly in a folder, or "".
+
+    The folder may be a prefix.
 
     Example:
         >>> [bool(folder_file_fault(name)) for name in ("shards.arrow", "a/b", "..", "a\0", "/etc/passwd")]
@@ -83,7 +85,7 @@ def folder_file_fault(name: object) -> str:
 
 
 def below_fault(name: object) -> str:
-    """Return why a relative name does not lead to a file below a folder or prefix, or "".
+    """Return why a relative name leaves a folder or prefix, or "".
 
     Example:
         >>> [bool(below_fault(name)) for name in ("a.tar", "a/b.tar", "a/../../b", "/b", "a//b", "file:///b", "..")]
@@ -115,7 +117,10 @@ def object_fault(name: str) -> str:
 
 
 def check_object(place: Location, todo: str = "choose another name") -> None:
-    """Raise `UsageError` if nothing can be stored under this name: it could be neither listed nor fetched again."""
+    """Raise `UsageError` if nothing can be stored under this name.
+
+    Such an object could be neither listed nor fetched again.
+    """
     if place.kind == "object" and (why := object_fault(place.name)):
         raise UsageError.at(
             f"no object can be called {shown_name(place.name)}: {why}", todo=todo, url=place.uri[:_LONGEST]
@@ -123,7 +128,7 @@ def check_object(place: Location, todo: str = "choose another name") -> None:
 
 
 def path_fault(folder: str | os.PathLike[str], path: str) -> str:
-    """Return why a path does not lead to a regular file in or below a folder, or "".
+    """Return why a path is not a regular file in or below a folder, or "".
 
     Links are resolved: one that leads out of the folder is refused. Nothing is opened, so that a pipe or a device is
     not waited for. A file that is missing passes: to open it is another error.
@@ -149,7 +154,9 @@ def path_fault(folder: str | os.PathLike[str], path: str) -> str:
 
 
 def file_fault(path: str) -> str:
-    """Return why there is something else than a regular file at a path; "" for a file, and for nothing.
+    """Return why the object at a path is not a regular file.
+
+    "" for a regular file, and for a missing one.
 
     Example:
         >>> file_fault("/dev/zero"), file_fault("/no/such/file")
@@ -183,8 +190,8 @@ class ShardPlaces:
     """Places whose shards a source may name.
 
     Attributes:
-        objects: What the URIs of objects begin with, such as ``ais://bucket/``.
-        pages: What web URLs begin with.
+        objects: Beginnings of the URIs of objects, such as ``ais://bucket/``.
+        pages: Beginnings of web URLs.
         folders: Folders, or single files, of this machine; real paths.
 
     Example:
@@ -201,7 +208,9 @@ class ShardPlaces:
 
     @classmethod
     def of(cls, sources: Iterable[str | os.PathLike[str]]) -> ShardPlaces:
-        """Return the places that sources name: prefixes, templates, buckets, folders, files, web URLs.
+        """Return the places that sources name.
+
+        Sources are prefixes, templates, buckets, folders, files and web URLs.
 
         Raises:
             UsageError: A source is none of these.
@@ -238,7 +247,10 @@ class ShardPlaces:
 
     @cached_property
     def _plain(self) -> re.Pattern[str]:
-        """Pattern of ordinary names of objects, which need no further look: an index can have millions."""
+        """Pattern of ordinary object names, which need no further check.
+
+        An index can have millions.
+        """
         if not self.objects:
             return re.compile(r"(?!)")
         places = "|".join(map(re.escape, self.objects))

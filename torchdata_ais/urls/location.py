@@ -22,7 +22,10 @@ PROVIDERS = {
     "azure": "azure",
     "oci": "oci",
 }
-"""URI scheme -> the provider's name in AIStore's requests (``provider=``). Of several schemes the first is shown."""
+"""URI scheme -> the provider in AIStore's requests (``provider=``).
+
+Of several schemes of a provider, the first is shown.
+"""
 
 _SCHEMES = {provider: scheme for scheme, provider in reversed(PROVIDERS.items())}
 
@@ -30,9 +33,9 @@ OBJECTS_PATH = "/v1/objects/"
 
 
 class ObjectURL(str):
-    """The http URL of an object, with what the listing knew about it.
+    """The http URL of an object, with its metadata from the listing.
 
-    Every string method returns a plain ``str``: whoever takes an `ObjectURL` must cope with a ``str``.
+    Every string method returns a plain ``str``: functions that accept an `ObjectURL` must accept a ``str``.
 
     Attributes:
         size: Bytes, or None.
@@ -54,7 +57,7 @@ class ObjectURL(str):
     def __new__(
         cls, url: str, size: int | None = None, checksum: str | None = None, version: str | None = None
     ) -> Self:
-        """Return `url` with what is known about the object."""
+        """Return `url` with the known metadata of the object."""
         self = super().__new__(cls, url)
         self.size = size
         self.checksum = checksum
@@ -62,7 +65,7 @@ class ObjectURL(str):
         return self
 
     def __repr__(self) -> str:
-        return repr(redact(str(self)))  # the text itself has to be fetched with all that stands in it
+        return repr(redact(str(self)))  # the text itself is needed to fetch, with its secrets
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, int | None, str | None, str | None]]:
         return type(self), (str(self), self.size, self.checksum, self.version)
@@ -70,7 +73,7 @@ class ObjectURL(str):
 
 @dataclass(frozen=True)
 class Location:
-    """What a URL or path names, taken apart.
+    """Parts of a URL or path.
 
     Attributes:
         kind: ``"object"`` (in AIStore), ``"file"`` (local), ``"http"`` (any other web server) or ``"stdin"``.
@@ -80,7 +83,7 @@ class Location:
         namespace: ``@uuid#name`` or ``""``.
         endpoint: ``scheme://host:port`` if the URL names one, else ``""``.
         params: Further query parameters of an object URL (``etl_name``, ``archpath``, ...).
-        written: The URL or path itself, with what is known of the object, which must be met when it is read.
+        written: The URL or path itself, with the known metadata of the object, which must match when it is read.
     """
 
     kind: Literal["object", "file", "http", "stdin"]
@@ -98,7 +101,7 @@ class Location:
 
     @property
     def uri(self) -> str:
-        """The short form for people: ``ais://bucket/name``, or the path or URL itself."""
+        """The short form for people: ``ais://bucket/name``, or path or URL."""
         if self.kind != "object":
             return redact(self.name)
         scheme = _SCHEMES.get(self.provider, self.provider)
@@ -108,7 +111,7 @@ class Location:
 
     @property
     def shown(self) -> str:
-        """What samples and errors carry: the URL without its secrets, a path as it is."""
+        """Form in samples and errors: a URL without secrets, a path as it is."""
         return shown_url(self.written)
 
     def at(self, endpoint: str) -> Location:
@@ -126,11 +129,14 @@ class Location:
 
     @property
     def query(self) -> dict[str, str]:
-        """What says in a request which bucket of that name is meant."""
+        """Query that identifies the bucket among those of the same name."""
         return {"provider": self.provider} | ({"namespace": self.namespace} if self.namespace else {})
 
     def url(self) -> str:
-        """Return the http URL of the object; needs an endpoint. Other kinds return their name."""
+        """Return the http URL of the object; needs an endpoint.
+
+        Other kinds return their name.
+        """
         if self.kind != "object":
             return self.name
         path = f"{self.bucket}/{self.name}"
@@ -152,8 +158,8 @@ def no_cluster(place: str = "", url: str | None = None) -> UsageError:
     """Return the error for a call that needs a cluster and has none.
 
     Args:
-        place: What is in that cluster.
-        url: Where it is, as the user wrote it.
+        place: The object or bucket in that cluster.
+        url: Its URL, as the user wrote it.
 
     Example:
         >>> print(no_cluster())
@@ -164,7 +170,9 @@ def no_cluster(place: str = "", url: str | None = None) -> UsageError:
 
 
 def shown_url(url: str) -> str:
-    """Return the name that samples carry of the shard `url`: a URL without its secrets, a path as it is.
+    """Return the name of the shard `url` in samples.
+
+    That is a URL without its secrets, or a path as it is.
 
     Example:
         >>> shown_url("http://me:pass@h/s.tar?sig=a1"), shown_url("a:b@c.tar")

@@ -1,11 +1,11 @@
 """Parsing of URLs, paths, templates and member paths.
 
-Two kinds of names stand side by side. *Object URIs* (``ais://bucket/name``, ``s3://bucket/name``) say what an
-object is; the name after the bucket is taken letter by letter, nothing in it is an escape or a query.
-*Object URLs* (``http://proxy:51080/v1/objects/bucket/name?provider=ais``) say where to fetch it; names are
-percent-encoded there. Everything else is a local file (``/data/s.tar``, ``file:///data/s.tar``, ``file:s.tar``), a
-plain web file (``http://host/s.tar``) or standard input (``-``). torchdata's ``aws:bucket/name`` is refused, since it
-is a file's name as well: it is written ``aws://bucket/name`` or ``./aws:bucket/name``.
+Two kinds of names exist. *Object URIs* (``ais://bucket/name``, ``s3://bucket/name``) identify an object; the name
+after the bucket is taken letter by letter, nothing in it is an escape or a query. *Object URLs*
+(``http://proxy:51080/v1/objects/bucket/name?provider=ais``) locate it; names are percent-encoded there. Everything
+else is a local file (``/data/s.tar``, ``file:///data/s.tar``, ``file:s.tar``), a plain web file
+(``http://host/s.tar``) or standard input (``-``). torchdata's ``aws:bucket/name`` is refused, since it is a file's
+name as well: it is written ``aws://bucket/name`` or ``./aws:bucket/name``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from torchdata_ais.urls.location import OBJECTS_PATH, PROVIDERS, Location, Objec
 
 
 def parse_url(url: str | Location) -> Location:
-    """Return what `url` names.
+    """Return the location that `url` names.
 
     Args:
         url: An object URI, an object URL, another web URL, ``file:``, a local path, or ``-``. A `Location` is
-            returned as it is: what was parsed once is handed down.
+            returned as it is.
 
     Raises:
         UsageError: No bucket, an unknown scheme, another host's file, a ``pipe:`` command, or an empty string.
@@ -99,7 +99,10 @@ def _parse(url: str) -> Location:
 
 
 def _parse_file(url: str) -> Location:
-    """Take ``file:path``, ``file:/path``, ``file:///path`` and ``file://localhost/path`` apart."""
+    """Parse ``file:path``, ``file:/path`` and ``file:///path``.
+
+    The host ``localhost`` is allowed.
+    """
     parts = urlsplit(url)
     if parts.netloc.lower() not in ("", "localhost"):
         raise UsageError.at(
@@ -136,7 +139,9 @@ def _parse_http(url: str) -> Location:
 
 
 def bucket_place(bucket: Any, provider: str = "ais", namespace: str = "") -> Location:
-    """Return where a bucket is: one given by name, by URI (what stands after the bucket is its name), or by the SDK.
+    """Return the location of a bucket, from its name, URI or SDK object.
+
+    In a URI, the text after the bucket is the name.
 
     Raises:
         UsageError: It is none of these.
@@ -156,7 +161,10 @@ def bucket_place(bucket: Any, provider: str = "ais", namespace: str = "") -> Loc
 
 _NUMBERS = re.compile(r"\d+")
 _SLIP = re.compile(r"\{\s*\d+(?:\s*(?:\.|\.{3,}|\u2026|-|:|,\s*\.+\s*,|to)\s*|\s+\.\.\s*|\.\.\s+)\d+\s*\}")
-"""A range of numbers as it is written elsewhere: ``{0...9}``, ``{0-9}``, ``{0:9}``, ``{0,...,9}``, ``{0 .. 9}``."""
+"""A range of numbers in the syntax of other tools.
+
+These are ``{0...9}``, ``{0-9}``, ``{0:9}``, ``{0,...,9}`` and ``{0 .. 9}``.
+"""
 
 
 def expand_template(template: str) -> Iterator[str]:
@@ -185,7 +193,7 @@ def expand_template(template: str) -> Iterator[str]:
         yield from braceexpand(template, escape=False)
         return
     except UnbalancedBracesError:
-        pass  # its own text says no more than the template, with all that stands in it
+        pass  # its text has no more than the template, with its secrets
     raise UsageError.at(
         f"the braces of the template {template!r} do not match", todo="write name-{000..099}.tar"
     )
@@ -222,9 +230,12 @@ class MemberPath(str):
     shard: int
 
     def __new__(cls, path: str, offset: int = -1) -> Self:
-        """Split a plain path after the first ``.tar/``, ``.tgz/``, ``.tar.xx/`` or ``?provider=xx/``."""
+        """Split a plain path after the first name of an archive.
+
+        It ends with ``.tar/``, ``.tgz/``, ``.tar.xx/`` or ``?provider=xx/``.
+        """
         self = super().__new__(cls, path)
-        # Up to the last slash: behind it the pattern would scan from each query to the end.
+        # Up to the last slash: after it the pattern would scan from each query to the end.
         found = _MEMBER.match(path, 0, path.rfind("/") + 1)
         self.url, self.member = (found[1], path[found.end() :]) if found else ("", path)
         self.offset = offset
@@ -257,7 +268,7 @@ def object_url(
     etl_name: str | None = None,
     etl_args: str | Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the http URL of an object, optionally as an inline transform gives it.
+    """Return the http URL of an object, optionally through a transform.
 
     Args:
         cluster: See `torchdata_ais.store.Cluster`.
@@ -269,7 +280,7 @@ def object_url(
         etl_args: Arguments for it; a mapping is sent as JSON.
 
     Raises:
-        UsageError: No cluster is named, or `bucket` is none.
+        UsageError: No cluster is named, or `bucket` is not a bucket.
 
     Example:
         >>> object_url("http://h:51080/", "gcp://imagenet", "a b.tar", etl_name="crop")
@@ -285,7 +296,9 @@ def object_url(
 def etl_query(
     name: str | None, args: str | Mapping[str, Any] | None = None, pipeline: Sequence[str] | None = None
 ) -> dict[str, str]:
-    """Return what says in a request for an object which transform is to make what comes, and which ones after it.
+    """Return the query of a request for a transformed object.
+
+    It names the transform and those that follow it.
 
     Example:
         >>> etl_query("crop", {"size": 8})
@@ -309,9 +322,10 @@ def expand_object_urls(
     namespace: str = "",
     etl_args: str | Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Return the http URLs of the objects that a brace template names, in the order of a shell.
+    """Return the http URLs of objects of a brace template, in shell order.
 
-    Nothing is asked of the cluster: names that do not exist are among them. The arguments are those of `object_url`.
+    It sends no request to the cluster, so the URLs may name objects that do not exist. The arguments are those of
+    `object_url`.
 
     Example:
         >>> expand_object_urls("http://h:51080", "gcp://imagenet", "val-{08..09}.tar", etl_name="crop")
@@ -324,9 +338,9 @@ def expand_object_urls(
 
 
 def _endpoint_of(cluster: Any) -> str:
-    """Return ``http://host:port`` of an address, of an SDK client, or of the environment."""
+    """Return ``http://host:port`` of an address, SDK client or environment."""
     found = cluster
-    if cluster is None:  # whoever reads these URLs has its user name and password from there, too
+    if cluster is None:  # readers of these URLs get its user name and password from the environment, too
         scheme, mark, rest = os.environ.get("AIS_ENDPOINT", "").partition("://")
         host, slash, path = rest.partition("/")
         found = scheme + mark + host.rpartition("@")[2] + slash + path
@@ -340,16 +354,16 @@ def _endpoint_of(cluster: Any) -> str:
 
 
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
-"""What can be read and written; ``.tgz`` is ``.tar.gz``."""
+"""Supported compressions; ``.tgz`` is ``.tar.gz``."""
 
 INDEX_FOLDER = ".index/"
-"""Where sample indexes lie beside the shards."""
+"""Folder of sample indexes, next to the shards."""
 
 CLASSES_FILE = "classes.json"
-"""Where the names of the classes lie beside the shards."""
+"""File with the names of the classes, next to the shards."""
 
 _ARCHIVE_ENDINGS = (".tar.gz", ".tar.lz4", ".tar", ".tgz", ".zip")
-"""What AIStore's own jobs read and write."""
+"""Archives that AIStore's own jobs read and write."""
 
 _SHARD = rf"\.(tar(\.({'|'.join(COMPRESSIONS)}))?|tgz)$"
 _IS_SHARD = re.compile(_SHARD)
@@ -369,7 +383,9 @@ def is_shard(name: str) -> bool:
 
 
 def is_plain_tar(name: str) -> bool:
-    """Return whether the shard of this name can be entered at an offset: it is not compressed.
+    """Return whether the name is that of an uncompressed shard.
+
+    Such a shard can be read from an offset on.
 
     Example:
         >>> is_plain_tar("s.tar"), is_plain_tar("s.tar.gz")
@@ -389,7 +405,7 @@ def archive_ending(name: str) -> str:
 
 
 def common_beginning(names: list[str]) -> str:
-    """Return what all of `names` begin with.
+    """Return the longest common prefix of `names`.
 
     Example:
         >>> common_beginning(["a/s-01.tar", "a/s-02.tar"])

@@ -26,7 +26,7 @@ _READ = 1 << 20  # bytes of the gaps in any shard; a quarter of a large one
 
 
 class ClusterIndex(NamedTuple):
-    """What AIStore has found in one shard.
+    """AIStore's index of one shard.
 
     Attributes:
         checksum: Of the shard.
@@ -40,7 +40,7 @@ class ClusterIndex(NamedTuple):
 
 
 def parse_shard_index(data: bytes) -> ClusterIndex:
-    """Return what an object of the bucket ``.sys-shardidx`` says.
+    """Return the parsed object of the bucket ``.sys-shardidx``.
 
     Raises:
         UnusableError: It is damaged, or of a form that this package does not know.
@@ -119,7 +119,7 @@ def samples_in(
         url: The shard, for errors.
         read: Returns so many bytes of the shard from an offset on.
 
-    Memory: with `read` 4 MiB of the shard besides the rows.
+    Memory: the rows, and with `read` 4 MiB of the shard.
 
     Raises:
         UnusableError: There is more than headers and links between members, or there are too many gaps. Read the shard.
@@ -159,7 +159,10 @@ def _placed(members: list[tuple[int, int, str]]) -> Iterator[PlacedMember]:
 def _exactly_placed(
     found: ClusterIndex, url: str, read: Callable[[int, int], bytes]
 ) -> Iterator[PlacedMember]:
-    """Yield all members: those that the index names, and those in the gaps, each from its first header on."""
+    """Yield all members, each from its first header on.
+
+    They are those in the index and those in the gaps.
+    """
     named = list(_placed(found.members))
     stop = named[-1][-1] if named else 0
     gaps = [(begin, offset + BLOCK) for _, _, begin, offset, _ in named if begin < offset]
@@ -202,7 +205,10 @@ def _merged(gaps: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
 
 
 def _in_gap(data: bytes, start: int, url: str, *, ends: bool) -> Iterator[PlacedMember]:
-    """Yield the members in bytes of a shard, which reach to the data of a member, or to the end of the shard."""
+    """Yield the members in bytes of a shard between indexed members.
+
+    The bytes reach to the data of a member, or to the end of the shard.
+    """
     reader = TarReader(
         _Gap(data), url=url, start=start, require_end=ends, max_member_bytes=0, skip_large=True
     )
@@ -215,7 +221,10 @@ def _in_gap(data: bytes, start: int, url: str, *, ends: bool) -> Iterator[Placed
 
 
 class _Gap(PassableBlocks):
-    """One block; the data of the member after it can be passed over without being there."""
+    """One block, after which the data of a member can be skipped.
+
+    That data need not be present.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._blocks = iter((data,))

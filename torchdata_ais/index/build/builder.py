@@ -37,10 +37,12 @@ from torchdata_ais.urls.parsing import is_shard
 
 
 class Beside:
-    """The place beside the shards of a source: for the index of all that begin as a template or a pattern does.
+    """Index location next to the shards of a source.
+
+    It is for all shards that begin as a template or a pattern does.
 
     Args:
-        sources: What is indexed; several sources have no such place.
+        sources: The indexed sources; several sources have no such place.
         options: How the shards are reached.
     """
 
@@ -51,18 +53,21 @@ class Beside:
 
     @cached_property
     def place(self) -> str | None:
-        """Where it is; None: there is none."""
+        """The location; None: there is none."""
         with suppress(UsageError):
             return None if self._source is None else index_place(self._source)
         return None
 
     @property
     def home(self) -> str | None:
-        """Where the index lies by default; None for some of the shards there, whose index is another."""
+        """Default location of the index.
+
+        None for a part of the shards there, whose index is another.
+        """
         return None if self.place is None or self._not_named else self.place
 
     def refuse_part(self) -> None:
-        """Raise `UsageError` if there are more shards than are named: the place is for all of them."""
+        """Raise `UsageError` if the place is for more shards than are named."""
         if self._source is not None and self._not_named:
             raise UsageError.at(
                 f"there are more shards than {redact(self._source)} names, and the place beside them is for the index "
@@ -76,7 +81,10 @@ class Beside:
 
     @cached_property
     def _not_named(self) -> list[str]:
-        """The shards that begin as those of a template or a pattern do, and are not named by it; listed once."""
+        """Unnamed shards with the beginning of a template or a pattern.
+
+        They are listed once.
+        """
         if self._source is None or (named := named_shards(self._source)) is None:
             return []
         settings = replace(
@@ -100,7 +108,10 @@ logger = logging.getLogger("torchdata_ais")
 def build_stored(
     sources: Any, how: Indexing, where: str | os.PathLike[str] | None, previous: IndexedSamples | None
 ) -> tuple[StoredIndex, str | None]:
-    """Return the stored index of the samples of shards, and its home; `SampleIndex.build` has the arguments."""
+    """Return the stored index of the samples of shards, and its folder.
+
+    `SampleIndex.build` has the arguments.
+    """
     if previous is not None and previous.is_selection:
         raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
     urls = listed_shards(sources, how.options)
@@ -136,7 +147,10 @@ def build_stored(
 
 
 def _say_what_is_fetched(urls: list[ObjectURL]) -> None:
-    """Tell of shards behind the cluster: to read them, it fetches what it has not yet, every byte."""
+    """Log that reading cloud shards makes the cluster fetch all of them.
+
+    It fetches every byte that it does not have yet.
+    """
     far = [url for url in urls if (place := parse_url(url)).kind == "object" and place.provider != "ais"]
     if far:
         logger.warning(
@@ -149,7 +163,10 @@ def _say_what_is_fetched(urls: list[ObjectURL]) -> None:
 
 
 def _standing(folder: Folder) -> list[IndexedSamples]:
-    """Return what stands in a folder already: an index, a part of one, both or nothing."""
+    """Return the present contents of a folder.
+
+    These are an index, a part of one, both or nothing.
+    """
     found = (_stored(folder, table) for table in (TABLE, UNFINISHED))
     return [index for index in found if index is not None and not index.is_selection]
 
@@ -170,7 +187,7 @@ def _stored(folder: Folder, table: str) -> IndexedSamples | None:
 def _known(
     urls: list[ObjectURL], before: list[IndexedSamples], *, proven: bool
 ) -> dict[ObjectURL, tuple[IndexedSamples, int]]:
-    """Return the shards that are as they were in an index of before, and where that has them."""
+    """Return the unchanged shards of an earlier index, and their numbers."""
     known: dict[ObjectURL, tuple[IndexedSamples, int]] = {}
     for index in before:
         rows = {row.name: (number, row) for number, row in enumerate(index.shards)}
@@ -190,7 +207,7 @@ def _is_same(url: ObjectURL, row: Any) -> bool:
 
 
 def indexed_shards(urls: list[ObjectURL], how: Indexing) -> Generator[IndexedShard, None, None]:
-    """Yield what an index holds of each shard, in their order."""
+    """Yield the index entry of each shard, in their order."""
     if how.method == "cluster" and urls:
         yield from indexed_by_cluster(urls, how)
     else:

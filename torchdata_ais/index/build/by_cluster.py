@@ -29,10 +29,10 @@ _NOT_ENDED = "0001-01-01"  # how Go writes a time that has not come
 
 
 def check_unchunked(bucket: str, prefix: str, names: Iterable[str], options: StoreOptions) -> None:
-    """Raise `JobError` if the job over this prefix would meet an object that is stored in parts.
+    """Raise `JobError` if the prefix has an object stored in parts.
 
-    AIStore 5.0 stores the metadata of each shard again as that of an object in one piece, after it was indexed and when
-    its index is dropped. The parts of a chunked object after the first are lost then.
+    The job destroys such objects. AIStore 5.0 stores the metadata of each shard again as that of an object in one
+    piece, after indexing and when its index is dropped. The parts of a chunked object after the first are lost then.
 
     Args:
         bucket: The bucket of the job.
@@ -61,14 +61,16 @@ def check_unchunked(bucket: str, prefix: str, names: Iterable[str], options: Sto
 
 
 def run_index_job(bucket: str, prefix: str, options: StoreOptions, progress: OnProgress | None = None) -> str:
-    """Have the targets index the shards of a bucket whose names begin with `prefix`; return what went wrong, or "".
+    """Have the targets index the shards of a bucket with a prefix.
 
-    An object that is no tar ends the job on its target, so its end says nothing of any one shard.
+    Return an error, or "".
+
+    An object that is not a tar ends the job on its target, so its end proves nothing about any one shard.
 
     Raises:
-        JobError: The cluster knows no such job.
+        JobError: The cluster does not know this job.
         NotFoundError: No such bucket.
-        ConnectError, AuthError, StallError: The cluster cannot be asked, or the job makes no progress.
+        ConnectError, AuthError, StallError: The cluster does not answer, or the job makes no progress.
     """
     with sdk_client(options) as client:
         job_id = _start(client, bucket, prefix, options)
@@ -116,7 +118,7 @@ def _start(client: Any, bucket: str, prefix: str, options: StoreOptions) -> str:
 
 
 def _asked(client: Any, job_id: str, what: str, options: StoreOptions) -> Any:
-    """Return what the cluster says of the job."""
+    """Return the cluster's answer about the job."""
     asked = {"path": "cluster", "params": {"what": what}, "json": {"id": job_id, "kind": _KIND}}
     return call(lambda: send_by(client, "GET", **asked).json(), options, f"job {job_id}", options.endpoint)
 
@@ -130,13 +132,15 @@ logger = logging.getLogger("torchdata_ais")
 
 
 def indexed_by_cluster(urls: list[ObjectURL], how: Indexing) -> Iterator[IndexedShard]:
-    """Yield the index rows of each shard, in order; read the shards that the job left out.
+    """Yield the index rows of each shard, in order.
+
+    Read the shards that the job left out.
 
     Args:
         urls: The shards, with size and checksum as listed.
         how: Transport settings, processes and progress.
 
-    Memory: the rows of 128 shards, and what reading takes.
+    Memory: the rows of 128 shards, and the memory of reading.
 
     Raises:
         JobError: The cluster has no such job, or cannot index these shards, or an object was uploaded in parts.
@@ -166,7 +170,10 @@ def indexed_by_cluster(urls: list[ObjectURL], how: Indexing) -> Iterator[Indexed
 
 
 def _run_jobs(urls: list[ObjectURL], how: Indexing) -> None:
-    """Start a job for each bucket and wait for it; none is started before all buckets were checked."""
+    """Start a job for each bucket and wait for it.
+
+    All buckets are checked before the first job.
+    """
     buckets: dict[tuple[str, str], list[str]] = defaultdict(list)
     for url in urls:
         place = parse_url(url).at(how.options.endpoint)
@@ -203,7 +210,7 @@ def _not_indexed(place: Location) -> str:
 
 
 def _fetched(urls: list[ObjectURL], options: StoreOptions) -> list[IndexedShard | str]:
-    """Return the rows that the cluster has of each shard, or why there are none."""
+    """Return the cluster's rows of each shard, or why it has none."""
     with ThreadPoolExecutor(min(_AT_ONCE, len(urls))) as pool:
         return list(pool.map(_one, urls, itertools.repeat(options)))
 
@@ -214,7 +221,7 @@ def _one(url: ObjectURL, options: StoreOptions) -> IndexedShard | str:
         "object", f"ais/@#/{place.bucket}/{place.name}.idx", ".sys-shardidx", endpoint=place.endpoint
     )
     why = "there is none"
-    # The index of a shard lies on the shard's target, under a name that the proxy looks for on any one.
+    # The index of a shard is on the shard's target, under a name that the proxy looks for on any one.
     for beside in (False, True):
         try:
             return _usable(replace(idx, endpoint=target_of(place, options)) if beside else idx, url, options)
@@ -231,11 +238,11 @@ def _one(url: ObjectURL, options: StoreOptions) -> IndexedShard | str:
 
 
 def _usable(idx: Location, url: ObjectURL, options: StoreOptions) -> IndexedShard:
-    """Return what an index of the cluster says of a shard.
+    """Return the entry of a shard in an index of the cluster.
 
     Raises:
         NotFoundError: It is not there.
-        UnusableError: It does not fit the shard, or does not say all.
+        UnusableError: It does not fit the shard, or is not complete.
     """
     found = parse_shard_index(read_range(idx, 0, _MOST_BYTES, options))
     if found.size != url.size or (url.checksum and found.checksum != url.checksum):

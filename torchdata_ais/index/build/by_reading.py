@@ -19,34 +19,41 @@ from torchdata_ais.store.jobs import OnProgress
 from torchdata_ais.tar import Link, Member, TarReader, TooLarge, is_compressed
 from torchdata_ais.urls import ObjectURL, parse_url
 
-_AROUND = 64 << 10  # so far back a link of a sample may stand, with members without a key after it
+_AROUND = 64 << 10  # a link of a sample may be so far before it, with members without a key after it
 _LOOSE_BYTES = 1 << 20  # more than that of members without a key is not kept for links to it
 
 
 class UnusableError(Exception):
-    """The index of the cluster does not say where the samples of this shard stand; its text says why."""
+    """The cluster's index lacks places of samples of this shard.
+
+    The text has the reason.
+    """
 
 
 PlacedMember = tuple[str, "int | None", int, int, int]
-"""Name; bytes, or None for a link; where it begins; its last header, or where it begins; where the next one begins."""
+"""Name, bytes, offset, offset of the last header, next offset.
+
+The bytes are None for a link. Without extension headers the last header is the first. The next member begins at the
+next offset.
+"""
 
 
 def group_members(members: Iterable[PlacedMember], url: str, *, end: int | None = None) -> ShardSamples:
     """Return the samples of one shard, by its members in their order.
 
-    A sample's fields are those of its regular members: what a link brings is not known before it is read.
+    A sample's fields are those of its regular members: the contents of a link are unknown before it is read.
 
     Args:
-        members: See `PlacedMember`. A sample begins where its first member does, and ends at the last header of
-            the next one's first member: where both are known, these meet.
+        members: See `PlacedMember`. A sample begins where its first member does, and ends at the last header of the
+            next one's first member: where both are known, these are equal.
         url: The shard, for errors.
         end: Where the last sample ends, if links are not among the members: there may be one between any two. None:
             with its last member.
 
     Raises:
         NonAdjacentKeyError: A key comes back after other keys.
-        UnusableError: With `end`, what no member names (it may be a link) stands far before a sample, among members
-            without a key.
+        UnusableError: With `end`, an unnamed part (it may be a link) is far before a sample, among members without a
+            key.
 
     Example:
         >>> members = [("a.jpg", 700, 0, 0, 1536), ("README", 5, 1536, 1536, 2560), ("b.cls", 1, 2560, 2560, 3584)]
@@ -61,11 +68,11 @@ def group_members(members: Iterable[PlacedMember], url: str, *, end: int | None 
 
 
 class Grouping:
-    """`group_members` for who has one member after the other.
+    """`group_members` for a caller that passes one member after the other.
 
     Args:
         url: See there. So is `end`.
-        xxh64: Returns XXH64 of bytes `start` to `end` of the shard; None if nobody reads them.
+        xxh64: Returns XXH64 of bytes `start` to `end` of the shard; None if they are not read.
 
     Example:
         >>> grouping = Grouping("s.tar")
@@ -80,10 +87,10 @@ class Grouping:
         self._grouped = _grouped(url, end, xxh64)
         next(self._grouped)
         self.send: Callable[[PlacedMember], object] = self._grouped.send
-        """Take the next member. Raises what `group_members` raises."""
+        """Take the next member; it raises the errors of `group_members`."""
 
     def finish(self) -> ShardSamples:
-        """Return the samples; there are no more members."""
+        """Return the samples, after the last member."""
         try:
             self._grouped.send(None)
         except StopIteration as stopped:
@@ -123,7 +130,7 @@ def _grouped(
             unnamed = begin
         if apple:
             continue
-        if parts is None:  # it may be what a link of the sample around it leads to
+        if parts is None:  # it may be the target of a link in the sample around it
             if key is not None:
                 reached = after
             elif size is not None:
@@ -161,7 +168,7 @@ def _grouped(
 
 
 class _Passing:
-    """Blocks on their way to the tar reader, kept until the samples in them were hashed."""
+    """Iterator over blocks that keeps them until their samples are hashed."""
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self._blocks = blocks
@@ -174,12 +181,12 @@ class _Passing:
             yield block
 
     def forget(self) -> None:
-        """Let go of the blocks that came: nobody asks for them."""
+        """Release the blocks that came: they are not needed any more."""
         self._begin += sum(map(len, self._kept))
         self._kept.clear()
 
     def xxh64(self, start: int, end: int) -> int:
-        """Return XXH64 of the bytes `start` to `end`; those before `end` are not needed any more."""
+        """Return XXH64 of the bytes `start` to `end`, and release earlier ones."""
         while self._begin + len(self._kept[0]) <= start:
             self._begin += len(self._kept.popleft())
         digest = xxhash.xxh64()
@@ -193,7 +200,7 @@ class _Passing:
 
 
 def index_shard(url: str, options: StoreOptions) -> IndexedShard:
-    """Read a shard, and return what an index holds of it.
+    """Read a shard, and return its index entry.
 
     Samples that the stream would refuse (a link to nowhere) are in it, too: they are refused when they are read.
 
@@ -204,8 +211,8 @@ def index_shard(url: str, options: StoreOptions) -> IndexedShard:
     Raises:
         TransportError, ShardError: The shard cannot be read, or is not whole.
         NonAdjacentKeyError: A key comes again later in the shard.
-        UsageError: The shard is compressed, or one header in it says something of all members after it: its samples
-            cannot be read one by one.
+        UsageError: The shard is compressed, or a header in it applies to all members after it: its samples cannot be
+            read one by one.
 
     Memory: one sample (not its copy: the blocks it came in), and a block.
 
@@ -224,13 +231,15 @@ def index_shard(url: str, options: StoreOptions) -> IndexedShard:
 
 
 class ShardWatch:
-    """Makes the index of a shard that somebody else reads, of the same bytes (`AISFileLoader.watched_by`).
+    """Builder of the index of a shard from the bytes of another reader.
+
+    See `AISFileLoader.watched_by`.
 
     Args:
         url: The shard.
 
     Attributes:
-        error: Why there is no index of it, though it may be read on; None as long as there is one.
+        error: The reason why it cannot be indexed, though it may be read on; else None.
 
     Memory: as for `index_shard`.
     """
@@ -261,7 +270,7 @@ class ShardWatch:
                 )
                 try:
                     grouping.send((name, size, at, at, after))
-                except NonAdjacentKeyError as error:  # whoever reads finds that, too, and may go on
+                except NonAdjacentKeyError as error:  # the reader detects that, too, and may continue
                     self.error = error
             else:
                 self._passing.forget()
@@ -269,7 +278,7 @@ class ShardWatch:
             del member, data
 
     def finish(self) -> IndexedShard:
-        """Return what an index holds of the shard, which was read to its end without an error.
+        """Return the index entry of the shard after a read without errors.
 
         Raises:
             NonAdjacentKeyError, UsageError: As for `index_shard`.
@@ -284,7 +293,10 @@ class ShardWatch:
 
 
 def headers_in(blocks: Iterable[bytes], url: str) -> TarReader:
-    """Return a reader of members without their data: one that is passed over for its size is not copied."""
+    """Return a reader of members without their data.
+
+    A member that is skipped for its size is not copied.
+    """
     return TarReader(blocks, url=url, max_member_bytes=0, skip_large=True)
 
 
@@ -308,7 +320,7 @@ def _plain(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def check_seekable(reader: TarReader, name: str) -> None:
-    """Raise `UsageError` if a header of a shard says something of all members after it."""
+    """Raise `UsageError` if a header applies to all members after it."""
     if not reader.seekable:
         raise not_addressable(name, "a global PAX header stands in it")
 
@@ -329,7 +341,7 @@ _R = TypeVar("_R")
 def indexed_by_reading(
     urls: list[ObjectURL], options: StoreOptions, processes: int
 ) -> Iterator[IndexedShard]:
-    """Yield what an index holds of each shard, in their order.
+    """Yield the index entry of each shard, in their order.
 
     Args:
         urls: The shards.
@@ -342,7 +354,10 @@ def indexed_by_reading(
 
 
 def in_processes(work: Callable[[_T], _R], urls: Sequence[_T], processes: int) -> Iterator[_R]:
-    """Yield what `work` returns for each URL, in their order: in so many processes, or in this one."""
+    """Yield the result of `work` for each URL, in their order.
+
+    `work` runs in so many processes, or in this one.
+    """
     if processes < 2 or len(urls) < 2:
         yield from map(work, urls)
         return
@@ -354,7 +369,7 @@ Method = Literal["read", "cluster"]
 
 
 class Indexing(NamedTuple):
-    """How shards are indexed; see `SampleIndex.build`.
+    """Options of indexing; see `SampleIndex.build`.
 
     Attributes:
         options: Transport settings.
@@ -370,11 +385,13 @@ class Indexing(NamedTuple):
 
 
 def listed_shards(sources: Any, options: StoreOptions) -> list[ObjectURL]:
-    """Return the shards of one source or several, each with its size, and checksum or version, where they are known.
+    """Return the shards of sources with size, and checksum or version.
+
+    They have these as far as they are known.
 
     Raises:
-        NotFoundError: One is not there.
-        UsageError: One stands in the list twice.
+        NotFoundError: One does not exist.
+        UsageError: One is in the list twice.
     """
     named = sources if isinstance(sources, list | tuple) else [sources]
     urls = [url for source in named for url in list_objects(source, options=options)]
@@ -388,7 +405,10 @@ def listed_shards(sources: Any, options: StoreOptions) -> list[ObjectURL]:
 
 
 def _with_facts(urls: list[ObjectURL], options: StoreOptions) -> list[ObjectURL]:
-    """Fill in what names alone do not say: files are looked at, and objects listed, a listing for each bucket."""
+    """Fill in the metadata that names lack.
+
+    Files are checked, and objects listed, with one listing for each bucket.
+    """
     places = [parse_url(url).at(options.endpoint) for url in urls]
     listed = listed_objects(
         [place for url, place in zip(urls, places, strict=True) if url.size is None], options

@@ -33,7 +33,10 @@ _META = ".nv-meta"
 def export_index(
     index: IndexedSamples, form: Form, where: str | os.PathLike[str] | None, options: StoreOptions
 ) -> list[str]:
-    """Write the index as another tool reads it; `SampleIndex.export` has the arguments."""
+    """Write the index in the format of another tool.
+
+    `SampleIndex.export` has the arguments.
+    """
     if index.joins:
         raise UsageError.at("export() of an index that is joined", todo="export each of the indexes")
     if form != "dali" and index.is_selection:
@@ -99,7 +102,7 @@ class _Files:
 
 
 def _home(index: IndexedSamples) -> str:
-    """Return the folder or prefix that all shards lie in."""
+    """Return the common folder or prefix of all shards."""
     folders = [row.name.rpartition("/")[0].split("/") for row in index.shards]
     if not folders:
         raise UsageError.at("an index without shards", todo="export one that has some")
@@ -121,7 +124,10 @@ def _wids(index: IndexedSamples, home: str) -> bytes:
 
 
 def _dali(entry: ShardEntry, samples: ShardSamples, options: StoreOptions) -> bytes:
-    """Return what wds2idx writes: of each sample its fields with the byte and size of their data."""
+    """Return the contents of wds2idx files.
+
+    They have the fields of each sample, with the first byte and size of their data.
+    """
     wanted = dict.fromkeys(samples.keys)
     found: dict[str, list[tuple[str, int, int, str]]] = {key: [] for key in wanted}
     for name, size, _, _, after in members_of(entry.name, options):

@@ -47,7 +47,7 @@ _MOST_BYTES = 1 << 30
 
 
 def is_foreign(where: str) -> bool:
-    """Whether this names files of an index of another tool.
+    """Return whether this names index files of another tool.
 
     Example:
         >>> is_foreign("ais://pets/train-{0..9}.tar.idx"), is_foreign("data/shards.json"), is_foreign("data")
@@ -57,7 +57,10 @@ def is_foreign(where: str) -> bool:
 
 
 def energon_info_at(where: str, options: StoreOptions) -> str | None:
-    """Return the file of Energon that says which shards a folder or prefix has, if there is one."""
+    """Return Energon's file that lists the shards of a folder or prefix.
+
+    None: there is none.
+    """
     place = parse_url(where)
     if place.kind not in ("file", "object") or any(mark in place.name for mark in "{*?["):
         return None
@@ -68,18 +71,18 @@ def energon_info_at(where: str, options: StoreOptions) -> str | None:
 def open_foreign(
     where: str, shards: Any, options: StoreOptions, *, places: ShardPlaces, processes: int = 0
 ) -> StoredIndex:
-    """Return the samples that the index of another tool names, as an index in memory.
+    """Return the samples of another tool's index as an index in memory.
 
     Args:
         where: ``.idx`` files (a name, a pattern, a template), ``.nv-meta/.info.json``, or a JSON of wids.
-        shards: What the ``.idx`` files are of, in the same order; None: what their names say.
+        shards: The shards of the ``.idx`` files, in the same order; None: those of their names.
         options: Transport settings.
         places: Further places whose shards it may name.
-        processes: Read in so many processes what must be read.
+        processes: How many processes read shards where that is needed.
 
     Raises:
         SampleIndexError: It is damaged, names shards of other places, or does not fit the shards; names the first.
-        NotFoundError: There is no such index.
+        NotFoundError: The index does not exist.
     """
     claims = _claims_at(where, shards, options, places)
     try:
@@ -140,7 +143,7 @@ def _template_fault(name: str) -> str:
 
 
 def _shards_of(names: list[str]) -> list[str]:
-    """Return the shards beside indexes.
+    """Return the shards next to indexes.
 
     Two of one shard are refused: ``*.idx`` finds DALI's ``s.idx`` and Energon's ``s.tar.idx``.
     """
@@ -157,7 +160,10 @@ def _shards_of(names: list[str]) -> list[str]:
 
 
 def _shard_of(index: str) -> str:
-    """Return the shard beside an ``.idx`` file: Energon and Lhotse add the ending, DALI's tool replaces ``.tar``."""
+    """Return the shard next to an ``.idx`` file.
+
+    Energon and Lhotse add the ending, DALI's tool replaces ``.tar``.
+    """
     path, mark, query = index.partition("?")
     name = path.removesuffix(".idx")
     return f"{name if name.endswith('.tar') else f'{name}.tar'}{mark}{query}"
@@ -188,7 +194,7 @@ def _energon(whole: dict[str, Any], where: str, options: StoreOptions) -> list[C
 def _indexed(
     claims: list[Claim], urls: list[ObjectURL], how: Indexing
 ) -> Generator[IndexedShard, None, None]:
-    """Yield what stands in each shard: by the index alone, where it says so much."""
+    """Yield the entry of each shard, by the index alone if that suffices."""
     unsaid = [
         url for claim, url in zip(claims, urls, strict=True) if claim.members is None or url.size is None
     ]
@@ -212,7 +218,10 @@ def _looked_at(urls: list[ObjectURL], how: Indexing) -> Iterable[IndexedShard]:
 
 
 def _misfit(claim: Claim, entry: ShardEntry, samples: ShardSamples) -> tuple[str, str | None] | None:
-    """Return what an index says otherwise than it stands in the shard, and of which key; None if it fits."""
+    """Return the difference between index and shard, and its key.
+
+    None: the index fits.
+    """
     if claim.size is not None and entry.size is not None and claim.size != entry.size:
         return f"it says {claim.size} bytes, and the shard has {entry.size}", None
     # Samples of nothing but links are in no index of another tool.

@@ -31,7 +31,7 @@ from torchdata_ais.tar import PassableBlocks, is_compressed
 from torchdata_ais.urls import parse_url
 
 Member = tuple[int, int, str]
-"""Offset of the last header, bytes and name, as AIStore's own index has them."""
+"""Offset of the last header, bytes and name, as in AIStore's own index."""
 
 _DALI = b"v1."
 _HEADER = 512
@@ -41,15 +41,15 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 
 
 class Claim(NamedTuple):
-    """What another tool's index says of one shard.
+    """Entry of one shard in another tool's index.
 
     Attributes:
-        where: The file that says so.
+        where: The file with the entry.
         shard: The shard's name, as that file has it.
-        offsets: Where each sample begins, and at last where they end; None: it does not say.
-        members: Where each regular member stands; None: it does not say.
-        samples: How many samples there are, if it says so.
-        size: Bytes of the shard, if it says so.
+        offsets: Where each sample begins, and at last where they end; None: unknown.
+        members: The place of each regular member; None: unknown.
+        samples: How many samples there are, if known.
+        size: Bytes of the shard, if known.
     """
 
     where: str
@@ -61,7 +61,7 @@ class Claim(NamedTuple):
 
 
 def unfitting(index: str, shard: str, what: str, key: str | None = None) -> SampleIndexError:
-    """Return the error for an index that does not say what stands in a shard."""
+    """Return the error for an index that does not fit the shard."""
     return SampleIndexError.at(
         f"{index}: the index does not fit {shard}: {what}",
         todo="make it again with the tool that made it, or index the shards here: torchdata-ais index",
@@ -71,7 +71,9 @@ def unfitting(index: str, shard: str, what: str, key: str | None = None) -> Samp
 
 
 def claim_in_idx(data: bytes, index: str, shard: str) -> Claim:
-    r"""Return what a file ``.idx`` says: text of DALI's wds2idx, or offsets as Energon and Lhotse write them.
+    r"""Return the entry in an ``.idx`` file.
+
+    It is text of DALI's wds2idx, or offsets as Energon and Lhotse write them.
 
     Raises:
         SampleIndexError: It is neither, or damaged.
@@ -117,7 +119,10 @@ def _dali(text: str, index: str, shard: str) -> Claim:
 
 
 def _unescaped(name: str) -> str:
-    """Return a name as it stands in the shard: GNU tar, which wds2idx asks, prints odd characters as escapes."""
+    """Return a name as the shard has it, without GNU tar's escapes.
+
+    wds2idx takes names from GNU tar, which prints odd characters as escapes.
+    """
     if "\\" not in name:
         return name
     plain = _ESCAPE.sub(
@@ -142,7 +147,9 @@ def energon_counts(whole: dict[str, Any], index: str) -> dict[str, int]:
 
 
 def wids_claims(whole: dict[str, Any], index: str) -> list[Claim]:
-    """Return what a wids shard index says of each shard; their names are put behind its base, or its folder.
+    """Return the entries of shards in a wids shard index.
+
+    Their names are appended to its base, or its folder.
 
     Raises:
         SampleIndexError: It is damaged, or refers to others.
@@ -212,7 +219,9 @@ _BLOCK_BYTES = 8 << 10
 
 
 def index_headers(url: str, options: StoreOptions) -> IndexedShard:
-    """Return what an index holds of a shard; of one in a file only the headers are read, and no XXH64 is known.
+    """Return the index entry of a shard.
+
+    Of a local file only the headers are read, without XXH64.
 
     Raises:
         TransportError, ShardError, NonAdjacentKeyError, UsageError: As for `index_shard`.
@@ -239,7 +248,9 @@ def index_headers(url: str, options: StoreOptions) -> IndexedShard:
 
 
 def members_of(url: str, options: StoreOptions) -> Iterator[PlacedMember]:
-    """Yield the members of a shard by their headers; what is no file is read whole.
+    """Yield the members of a shard by their headers.
+
+    Anything but a local file is read whole.
 
     Raises:
         TransportError, ShardError, UsageError: As for `index_shard`.
@@ -262,7 +273,7 @@ def _opened(path: str) -> Iterator[_FileBlocks]:
 
 
 class _FileBlocks(PassableBlocks):
-    """The blocks of a file: small ones, as data between headers are not wanted."""
+    """Blocks of a file, small ones: data between headers are not needed."""
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd, self._path, self._offset = fd, path, 0

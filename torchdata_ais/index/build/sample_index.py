@@ -24,13 +24,15 @@ _TODO = "index it again: torchdata-ais index"
 
 Found = IndexedShard | AISError
 Difference = tuple[str, str | None]
-"""What is otherwise, and the key of the sample that it is otherwise for."""
+"""A difference, and the key of its sample."""
 
 
 def problems_of(
     index: IndexedSamples, *, processes: int = 0, progress: OnProgress | None = None
 ) -> Iterator[SampleIndexError]:
-    """Yield what is wrong with an index: its own bytes, then its shards, each read to its end.
+    """Yield the faults of an index: its own bytes, then its shards.
+
+    Each shard is read to its end.
 
     Args:
         index: The index. Of a selection the samples selected are compared.
@@ -43,7 +45,7 @@ def problems_of(
     Order: that of the index.
 
     Raises:
-        TransportError: The cluster cannot be asked.
+        TransportError: The cluster does not answer.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -76,13 +78,13 @@ def problems_of(
 
 
 def _looked_at(name: str, options: StoreOptions) -> Found:
-    """Return what an index would hold of a shard today, or why it cannot be indexed."""
+    """Return the present index entry of a shard, or why it has none."""
     try:
         return index_shard(name, options)
     except NotFoundError as error:
         return error
     except TransportError:
-        raise  # it is the cluster that cannot be asked
+        raise  # the cluster does not answer
     except AISError as error:
         return error
 
@@ -101,7 +103,10 @@ def _difference(stored: StoredIndex, number: int, rows: Any, found: Found) -> Di
 
 
 def _sample_difference(stored: StoredIndex, number: int, rows: Any, now: ShardSamples) -> Difference | None:
-    """Compare the samples: all of those indexed must be there; all of those there must be indexed, if all were."""
+    """Compare the samples of index and shard.
+
+    All indexed samples must exist. All existing samples must be indexed, if all were.
+    """
     proven = stored.shard(number).proven
     _, then = entry_of(stored, number, rows)
     by_key = {stored_text(key): place for place, key in enumerate(now.keys)}
@@ -130,21 +135,21 @@ def _sample_difference(stored: StoredIndex, number: int, rows: Any, now: ShardSa
 
 
 class SampleIndex(IndexedSamples):
-    """The samples of any number of stored indexes, in their order, or some of them.
+    """The samples of one or several stored indexes, all or a selection.
 
     Made by `build` (or the command ``torchdata-ais index``) and `open`; `concat`, `select` and `split` make others of
     it. An index does not change.
 
-    Order: as stored: shards as they were listed, samples as they stand in their shard.
+    Order: as stored: shards as they were listed, samples as they are in their shard.
 
-    Memory: 8 bytes a shard and 8 bytes a selected sample, and at most 16 MiB of tables that were asked for last.
+    Memory: 8 bytes a shard and 8 bytes a selected sample, and at most 16 MiB of recently used tables.
 
     Attributes:
         shards: The rows of the table of shards.
         keys: The keys of the samples, a lazy Arrow column.
         fields: The combinations of fields that samples have.
         proof: ``"bytes"`` or ``"headers"``.
-        digest: What the index covers.
+        digest: A hash of the contents.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -169,18 +174,18 @@ class SampleIndex(IndexedSamples):
         progress: OnProgress | None = None,
         cluster: Cluster = None,
     ) -> Self:
-        """Make the index of the samples of shards.
+        """Build the index of the samples of shards.
 
         Args:
-            sources: What `.list_ais()` takes: prefixes, templates, paths, folders, one or several.
-            method: ``"read"``: every shard is read, which finds the XXH64 of each sample, too. ``"cluster"``: AIStore's
-                job reads the headers where the shards are stored, and no sample is moved. Shards that it has no valid
-                index of are named in the log, and read. That job destroys objects that were uploaded in parts, so all
-                objects with its prefix are listed first, and one such object is an error.
-            processes: Read in so many processes; 0 reads in this one.
-            where: Store the index there as it grows: a folder, or ``ais://bucket/name``. A build that broke off goes on
-                where it was (at most a minute of work is done again); of an index that stands there, only shards that
-                changed are made anew. None keeps the index in memory, to be stored by `SampleIndex.save`.
+            sources: As for `.list_ais()`: prefixes, templates, paths, folders, one or several.
+            method: ``"read"``: every shard is read, which finds the XXH64 of each sample, too. ``"cluster"``:
+                AIStore's job reads the headers where the shards are stored, and no sample is moved. Shards without a
+                valid index of the job are logged, and read. That job destroys objects that were uploaded in parts, so
+                all objects with its prefix are listed first, and one such object is an error.
+            processes: How many processes read; 0 reads in this one.
+            where: Store the index there as it grows: a folder, or ``ais://bucket/name``. A build that broke off
+                resumes where it was (at most a minute of work is repeated); with an existing index there, only
+                changed shards are indexed again. None keeps the index in memory, to be stored by `SampleIndex.save`.
             previous: An index of an earlier time. Shards that it has with the same size and the same checksum (or,
                 where there is none, version) are taken from it.
             progress: Called with each new `Progress`.
@@ -192,11 +197,11 @@ class SampleIndex(IndexedSamples):
         is None.
 
         Raises:
-            NotFoundError: There are no such shards.
-            TransportError, ShardError, SampleError: A shard cannot be read or is not sound; no index is made.
+            NotFoundError: The shards do not exist.
+            TransportError, ShardError, SampleError: A shard cannot be read or is damaged; no index is made.
             JobError: With ``method="cluster"``: the cluster has no such job, or cannot index these shards, or an object
                 was uploaded in parts. No job was started then.
-            UsageError: A shard is compressed, or stands in the list twice; or `previous` is a selection.
+            UsageError: A shard is compressed, or is in the list twice; or `previous` is a selection.
 
         Example:
             >>> from torchdata_ais.testing import example_shards
@@ -221,22 +226,22 @@ class SampleIndex(IndexedSamples):
         index_dir: str | os.PathLike[str] | None = None,
         cluster: Cluster = None,
     ) -> Self:
-        """Open a stored index; or one that Energon, DALI, wids or Lhotse has made.
+        """Open a stored index, or one of Energon, DALI, wids or Lhotse.
 
-        Of a stored index what is asked for is read then, by ranges, and checked. An index of another tool is read
-        whole, compared with the shards, and kept in memory; `save` stores it.
+        A stored index is read on use, by ranges, and checked. An index of another tool is read whole, compared with
+        the shards, and kept in memory; `save` stores it.
 
         Args:
-            where: The prefix, template, bucket, folder or pattern of shards whose index lies beside them (see
+            where: The prefix, template, bucket, folder or pattern of shards whose index is next to them (see
                 `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL. Of a template
                 or a pattern the samples of the shards that it names are selected. Or of another tool: a data set of
                 Energon (with ``.nv-meta/.info.json``), files ``.idx`` of Energon, Lhotse or DALI's wds2idx (a name, a
                 template, a pattern), a JSON of wids.
-            shards: What ``.idx`` files are of, in their order; default the shards beside them.
+            shards: The shards of ``.idx`` files, in their order; default the shards next to them.
             shards_from: Further buckets, prefixes, folders or web URLs whose shards the index may name: one, or a list.
                 By default those of the place it is opened for: of a bucket or a web server those in it, of a folder
                 those below it (of ``DIR/.index`` those below ``DIR``).
-            processes: Read in so many processes what another tool's index does not say; 0 reads in this one.
+            processes: How many processes read data that another tool's index lacks; 0 reads in this one.
             index_dir: A folder of this node to copy a stored index to, see `kept_in`.
             cluster: See `torchdata_ais.store.Cluster`; of a path of this machine none is needed.
 
@@ -278,12 +283,12 @@ class SampleIndex(IndexedSamples):
         *,
         cluster: Cluster = None,
     ) -> list[str]:
-        """Write the index as another tool reads it, and return the files that were written.
+        """Write the index in another tool's format; return the written files.
 
         Args:
-            form: ``"energon"``: ``.tar.idx`` beside each shard, and ``.nv-meta/.info.json`` in their folder.
-                ``"dali"``: ``.idx`` beside each shard, as wds2idx writes it; the headers of the shards are read for it.
-                ``"wids"``: ``shardindex.json`` in their folder.
+            form: ``"energon"``: ``.tar.idx`` next to each shard, and ``.nv-meta/.info.json`` in their folder.
+                ``"dali"``: ``.idx`` next to each shard, as wds2idx writes it; the headers of the shards are read for
+                it. ``"wids"``: ``shardindex.json`` in their folder.
             where: A folder or prefix to write to instead.
             cluster: See `torchdata_ais.store.Cluster`; default the one it was opened with.
 
@@ -317,9 +322,9 @@ class SampleIndex(IndexedSamples):
             progress: Called with each new `torchdata_ais.store.jobs.Progress`.
 
         Raises:
-            SampleIndexError: The index is damaged; or a shard is not there, or is another one than was indexed, or a
-                sample in it is. It names index, shard and key. (`torchdata_ais.index.build.problems_of` yields all.)
-            TransportError: The cluster cannot be asked.
+            SampleIndexError: The index is damaged; or a shard or a sample in it is missing or has changed. It names
+                index, shard and key. (`torchdata_ais.index.build.problems_of` yields all.)
+            TransportError: The cluster does not answer.
 
         Example:
             >>> from torchdata_ais.testing import example_shards

@@ -3,7 +3,7 @@
 AIStore itself is the cache in front of cloud buckets; this one is for readers on a slow or costly line to AIStore.
 
 Folders are of this user and closed to others, files are regular files. A link is not followed, a pipe is not waited
-for: what stands in the place of a file and is none is removed, and the file is made again.
+for. Anything else than a file in the place of one is removed, and the file is made again.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ from torchdata_ais.store.transport.options import StoreOptions
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 
 _PIECE = 1 << 20
-# Links, sockets, files without rights, and what the disk does not give: the entry's own fault.
+# Links, sockets, files without rights, and failed reads: faults of the entry itself.
 _DAMAGE = {errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EIO}
 
 
 def open_sound(path: Path, known: ObjectURL, *, verify: bool) -> tuple[FileIO | None, str]:
-    """Return the file open at its first byte, and marked as used now; or None and what is wrong with it.
+    """Return the open file, marked as used now, or None and its fault.
+
+    It is open at its first byte.
 
     Args:
-        path: Where it is.
-        known: What it must be.
+        path: Its path.
+        known: The expected metadata.
         verify: Whether its bytes must have the checksum, too.
 
     Returns:
@@ -92,7 +94,7 @@ def _damage(fd: int, known: ObjectURL, verify: bool) -> str:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder for this user alone; one that others may write to is closed to them.
+    """Make a folder for this user alone, or remove the access of others.
 
     Raises:
         OSError: It is a link, no folder, or of another user.
@@ -108,7 +110,10 @@ def private_folder(path: Path) -> None:
 
 
 def open_kept(path: Path) -> BufferedReader | None:
-    """Return a file that is kept, open at its first byte; None if there is none, or something else in its place."""
+    """Return a kept file, open at its first byte.
+
+    None: there is none, or something else has its name.
+    """
     try:
         return open_regular(path, follow=False)
     except OSError as error:
@@ -120,7 +125,9 @@ def open_kept(path: Path) -> BufferedReader | None:
 
 
 def open_part(path: Path) -> FileIO:
-    """Return an unfinished file to append to: the one of before, or a new one in the place of what is none.
+    """Return an unfinished file to append to: an earlier or a new one.
+
+    A new one replaces anything that is not a file.
 
     Example:
         >>> import tempfile
@@ -150,7 +157,7 @@ def write_all(file: FileIO, block: bytes) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete what stands in the place of a file, whatever it is; links are not followed."""
+    """Delete anything in the place of a file; links are not followed."""
     try:
         path.unlink(missing_ok=True)
     except (IsADirectoryError, PermissionError):
@@ -177,8 +184,8 @@ class Kept(NamedTuple):
     """An object in the cache.
 
     Attributes:
-        path: Where it lies.
-        known: Its URL, with what is known of it.
+        path: The path of its file.
+        known: Its URL, with its metadata.
         file: Open at its first byte: it can be read even when others delete or replace the file meanwhile.
         refetched: Whether a damaged file was there, which was deleted and fetched again.
         proven: Whether its bytes have the checksum that the cluster stored; else only the size was compared.
@@ -194,18 +201,17 @@ class Kept(NamedTuple):
 @checked_options
 @dataclass(frozen=True)
 class ObjectCache:
-    """Objects kept in a folder, shared by all processes of this user that name it.
+    """Cache of objects in a folder, shared by processes of this user.
 
-    An object is found by its name, version and checksum: a new version is another entry, objects of the same name
-    in different buckets never meet. It is downloaded under a temporary name, checked against size and checksum,
-    written to the disk, and only then appears under its own. Processes that want the same object wait for the one
-    that downloads it; the lock dies with its process.
+    All processes that name the folder share it. Bucket, name, version and checksum identify an entry: a new version
+    is another one. It is downloaded under a temporary name, checked against size and checksum, written to the disk,
+    and only then appears under its own. Processes that want the same object wait for the one that downloads it; the
+    lock dies with its process.
 
-    Each time an object is wanted, its file is looked at before a byte of it is used: that it is a file, its size, and
-    with ``verify=True`` its checksum (it is read twice then, the second time out of the system's memory). A file that
-    is damaged, or no file at all, is deleted and fetched again, once. With ``verify=False``, and for what the cluster
-    keeps no checksum of (web files, buckets without checksums, crc32c), the size alone is compared: other bytes of
-    the same number are not noticed.
+    On each request the file is checked before use: its type, its size, and with ``verify=True`` its checksum. It is
+    read twice then, the second time from the page cache. A damaged file, or anything else in its place, is deleted
+    and fetched again, once. With ``verify=False``, and without a stored checksum (web files, buckets without
+    checksums, crc32c), only the size is compared: other bytes of the same number are not detected.
 
     A folder that cannot be written to, or is full, is a `UsageError`: it is never skipped as if a shard were bad.
 
@@ -229,16 +235,17 @@ class ObjectCache:
         check_number(self.max_bytes, 1, "max_bytes", whole=False)
 
     def fetch(self, url: str | Location, options: StoreOptions) -> tuple[Path, ObjectURL] | None:
-        """Return the local file with the object, downloaded if needed, and what is known of the object.
+        """Return the local file with the object and its metadata.
 
-        Others may delete the file as soon as this has returned; `open` gives what stays readable.
+        It is downloaded if needed. Others may delete the file as soon as this has returned; `open` returns a file
+        that stays readable.
 
         Args:
-            url: The object. What is no plain object of AIStore (files, web files, transformed objects) is not cached.
+            url: The object. Only plain objects of AIStore are cached, not files, web files and transformed objects.
             options: Transport settings.
 
         Returns:
-            None for what is not cached.
+            None for objects that are not cached.
 
         Raises:
             TransportError, ChecksumError: It could not be downloaded whole.
@@ -263,12 +270,12 @@ class ObjectCache:
 
     @staticmethod
     def forget(kept: Kept) -> None:
-        """Delete the file: what was read of it was not right. The next who wants the object fetches it."""
+        """Delete a file whose contents were wrong; the next use fetches it."""
         with suppress(OSError):
             kept.path.unlink()
 
     def _kept(self, identity: str, known: ObjectURL, options: StoreOptions) -> Kept:
-        """Return the file of that identity, downloaded if it is not there or is damaged."""
+        """Return the file of that identity; download a missing or damaged one."""
         name = xxhash.xxh128_hexdigest(identity.encode())
         path = Path(self.folder) / name[:2] / name
         proven = options.verify and hash_like(known.checksum) is not None
@@ -277,11 +284,12 @@ class ObjectCache:
                 mode=0o700, parents=True, exist_ok=True
             )  # may be shared: those in it are not
             private_folder(path.parent)
+            # First without the lock: a kept file is the usual case.
             file, _ = open_sound(path, known, verify=options.verify)
             if file is not None:
                 return Kept(path, known, file, refetched=False, proven=proven)
             with self._locked(path, known):
-                # Somebody may have been quicker.
+                # Another process may have been quicker.
                 file, damage = open_sound(path, known, verify=options.verify)
                 if file is None:
                     if damage:
@@ -294,7 +302,7 @@ class ObjectCache:
 
     @contextmanager
     def _explained(self, url: ObjectURL) -> Iterator[None]:
-        """Turn what the file system says into an error that names the object and the folder."""
+        """Turn an error of the file system into one with object and folder."""
         try:
             yield
         except AISError:
@@ -314,6 +322,7 @@ class ObjectCache:
     @contextmanager
     def _locked(self, path: Path, url: ObjectURL) -> Iterator[None]:
         try:
+            # A lock of the system: it ends with its process, also after a kill.
             lock = FileLock(path.with_suffix(".lock"), mode=0o600).acquire(timeout=self.wait_s)
         except Timeout:
             raise StallError.at(
@@ -325,7 +334,7 @@ class ObjectCache:
             yield
 
     def _download(self, url: ObjectURL, path: Path, options: StoreOptions) -> FileIO:
-        """Fetch the object, give its file the name `path`, and return it open at its first byte."""
+        """Download the object to the file `path`; return it at its first byte."""
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
         part = Path(name)
         file = FileIO(handle, "r+")
@@ -344,7 +353,10 @@ class ObjectCache:
         return file
 
     def _evict(self, keep: Path) -> None:
-        """Delete what was used longest ago until the rest fits, and what crashed downloads left."""
+        """Delete the least recently used files until the rest fits.
+
+        Files of crashed downloads are deleted, too.
+        """
         found: list[tuple[float, int, Path]] = []
         for file in Path(self.folder).glob("??/*"):
             with suppress(OSError):  # another process evicts, too
@@ -360,12 +372,12 @@ class ObjectCache:
 
 
 def delete_oldest(found: Iterable[tuple[Any, int, Path]], most: float, keep: Path | None = None) -> None:
-    """Delete files, those of the least key first, until the rest has at most so many bytes.
+    """Delete files, least key first, until the rest fits the bound in bytes.
 
     Args:
         found: Key, size and path of each file.
         most: Bytes to leave.
-        keep: A file that stays, whatever its key.
+        keep: A file that is never deleted.
     """
     oldest = sorted(found, key=lambda entry: entry[0])
     total = sum(size for _, size, _ in oldest)

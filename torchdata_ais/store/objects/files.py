@@ -31,13 +31,13 @@ _POLL_S = 0.1  # how soon a reader that waits for a pipe notices that it was clo
 
 
 class FileReader(Reader):
-    """Reads a file, a pipe or standard input (``-``), for one thread at a time.
+    """Reader of a file, a pipe or standard input (``-``) for one thread.
 
     Devices are refused. The first byte of a pipe or of standard input has the deadline ``first_byte_timeout``, each
     later one ``stall_timeout``.
 
-    A file that has another size or time of change at its end than at its beginning is an error. Nothing is
-    read again: what a disk does not give once, it does not give twice.
+    A file that has another size or time of change at its end than at its beginning is an error. No read is repeated:
+    a failed read of a disk fails again.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class FileReader(Reader):
             yield from self._stream(sys.stdin.fileno())
             return
         try:
-            # Without O_NONBLOCK, a named pipe that nobody writes to could not even be closed.
+            # Without O_NONBLOCK, a named pipe without a writer could not even be closed.
             fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except (OSError, ValueError) as error:
             raise open_error(self._path, error) from error
@@ -111,7 +111,7 @@ class FileReader(Reader):
         self._check_end(digest)
 
     def _stream(self, fd: int) -> Iterator[bytes]:
-        """Yield what a pipe brings: no size, no version, no way back."""
+        """Yield the bytes of a pipe, without size, version or seeking."""
         skip = self._start
         allowed = self._options.first_byte_timeout
         while True:
@@ -168,12 +168,12 @@ class FileReader(Reader):
 
 
 def home_todo(path: str) -> str:
-    """Return what to do about a path that a shell would have put a home folder into; "" for others."""
+    """Return advice for a path with an unexpanded home folder, else ""."""
     return "write os.path.expanduser(...): only a shell reads ~ as the home folder" if path[:1] == "~" else ""
 
 
 def open_error(path: str, error: OSError | ValueError) -> NotFoundError | AuthError | UsageError | ReadError:
-    """Return what to say of a file that could not be opened."""
+    """Return the error of a file that could not be opened."""
     if not isinstance(error, OSError):  # Python's own, for a NUL or a lone surrogate
         return UsageError.at(f"{path}: no file can have this name ({error})", todo="check the path", url=path)
     if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -192,22 +192,22 @@ def open_error(path: str, error: OSError | ValueError) -> NotFoundError | AuthEr
 
 
 def reading_failed(path: str, offset: int, error: OSError) -> ReadError:
-    """Return what to say of an open file that is not read on."""
+    """Return the error of an open file that cannot be read on."""
     what = f"{path}: reading failed at byte {offset} ({error})"
     return ReadError.at(what, todo="look at the disk or the network file system", url=path, offset=offset)
 
 
 def file_facts(fd: int) -> Facts:
-    """Return what identifies the open file."""
+    """Return the identifying metadata of the open file."""
     status = os.fstat(fd)
     return Facts(size=status.st_size, version=_version(status))
 
 
 def file_url(path: str) -> ObjectURL:
-    """Return `path` with the size and the version that reading the file would show.
+    """Return `path` with the size and the version that a read would report.
 
     Raises:
-        NotFoundError: There is no such file.
+        NotFoundError: The file does not exist.
     """
     try:
         status = os.stat(path)  # noqa: PTH116 - text in

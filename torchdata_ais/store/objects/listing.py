@@ -31,7 +31,7 @@ from torchdata_ais.urls.parsing import CLASSES_FILE, INDEX_FOLDER, is_shard
 
 
 def described(source: Any) -> str:
-    """Return what to call a source in messages."""
+    """Return the name of a source in messages."""
     if isinstance(source, str):
         try:
             return parse_url(source).uri
@@ -54,7 +54,7 @@ _SLIPS = (
 
 
 def _todo(source: Any) -> str:
-    """Return what to do where nothing was found: the slip that the name shows, or where to look."""
+    """Return advice for an empty result: a slip in the name, or where to look."""
     text = source if isinstance(source, str) else ""
     slip = next((todo for sign, todo in _SLIPS if sign.search(text)), None)
     return slip or "check bucket and prefix (AIS_ENDPOINT may name another cluster)"
@@ -63,7 +63,10 @@ def _todo(source: Any) -> str:
 def nothing_found(
     source: Any, prefix: str, template: str | None, regex: str | None, listed: int
 ) -> NotFoundError:
-    """Return what to say of a source in which `listed` objects are, and none of those that were asked for."""
+    """Return the error for a source without any of the requested objects.
+
+    The source has `listed` other objects.
+    """
     if isinstance(source, str | Path) and parse_url(str(source)).kind == "file":
         if Path(source).is_dir() and not regex:
             return NotFoundError.at(
@@ -92,7 +95,7 @@ _UNION = re.compile(r"::(?![^/]*\])")  # not the colons of http://[::1]:8080
 
 @dataclass(frozen=True)
 class _Selection:
-    """What is wanted of a source."""
+    """The requested part of a source."""
 
     prefix: str
     template: str | None
@@ -123,19 +126,19 @@ def list_objects(
     source                           gives
     ===============================  ====================================================================
     ``ais://bucket/prefix``          all objects whose names begin so (one named exactly ``x.tar``: only it)
-    ``ais://bucket/s-{000..099}.tar``  these names, without asking the cluster
+    ``ais://bucket/s-{000..099}.tar``  these names, without a request
     SDK ``Bucket``                   all its objects
-    SDK object group                 its names, without asking the cluster
-    other ``AISSource`` objects      what their ``list_urls(prefix, etl)`` gives
+    SDK object group                 its names, without a request
+    other ``AISSource`` objects      the result of their ``list_urls(prefix, etl)``
     object URL, web URL, ``-``       itself; braces are expanded
     local path                       itself; braces and ``* ? [`` are expanded
     local folder                     the shards in it (``.tar``, also compressed, ``.tgz``), by name
     several of these, ``a::b``       those of each, one after the other
     ===============================  ====================================================================
 
-    Sample indexes that lie in the bucket (below ``.index/``) are left out, and so is ``classes.json``.
+    Sample indexes in the bucket (below ``.index/``) and ``classes.json`` are left out.
 
-    ``s3://``, ``gs://``, ``az://``, ``oci://`` stand for buckets behind AIStore, as ``ais://`` does.
+    ``s3://``, ``gs://``, ``az://``, ``oci://`` name buckets in AIStore, as ``ais://`` does.
 
     Args:
         source: One of the above.
@@ -146,7 +149,7 @@ def list_objects(
         regex: Only names in which this is found.
         options: Endpoint, token, retries. An SDK bucket brings its own endpoint, token and TLS settings.
         allow_empty: Return ``[]`` where there is nothing, instead of an error.
-        beside: List the names of the classes, which lie beside shards (``classes.json``), too.
+        beside: List the file with the names of the classes, next to the shards (``classes.json``), too.
 
     Returns:
         `ObjectURL`s, with size, checksum and version if they were listed and no transform changes them.
@@ -155,10 +158,10 @@ def list_objects(
     Memory: about 500 bytes for each object; more than 10 million in one listing are an error.
 
     Raises:
-        NotFoundError: No such bucket, or nothing in it that was asked for.
-        ConnectError, AuthError, StallError: The cluster cannot be asked, or not all of it within the deadline.
-        ReadError: It is not an AIStore, or what it lists cannot be: the message names the entry.
-        UsageError: No source of these kinds, or no endpoint.
+        NotFoundError: No such bucket, or none of the requested objects in it.
+        ConnectError, AuthError, StallError: The cluster does not answer, or not completely within the deadline.
+        ReadError: It is not an AIStore, or a listed entry is invalid: the message names it.
+        UsageError: The source is not of these kinds, or the endpoint is missing.
 
     Example:
         >>> options = StoreOptions(endpoint="http://h:51080")
@@ -242,7 +245,7 @@ def _local(pattern: str) -> Iterable[str]:
 
 
 def _files(names: Iterable[str]) -> list[str]:
-    """Return what was found in a folder, sorted.
+    """Return the files found in a folder, sorted.
 
     Raises:
         UsageError: A pipe or a device is among it, which a reader would wait for.
@@ -255,7 +258,10 @@ def _files(names: Iterable[str]) -> list[str]:
 
 
 def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
-    """List a bucket, or expand the template in it. The name in `place` is the source's own prefix."""
+    """List a bucket, or expand the template in it.
+
+    The name in `place` is the source's own prefix.
+    """
     prefix = place.name + wanted.prefix
     if wanted.template is not None:
         for end in expand_template(wanted.template):
@@ -267,7 +273,7 @@ def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> It
     exact = [entry for entry in entries if entry.name == place.name and is_shard(entry.name)]
     for entry in exact or entries:
         if entry.name.startswith(INDEX_FOLDER) and not prefix.startswith(INDEX_FOLDER):
-            continue  # what lies there is about the shards
+            continue  # files there are about the shards
         if not wanted.beside and _is_classes(entry.name) and not _is_classes(prefix):
             continue
         yield entry.name, _url(replace(place, name=entry.name), wanted, entry)
@@ -289,7 +295,7 @@ def _of_group(group: Any, wanted: _Selection, options: StoreOptions) -> Iterator
 
 
 def _of_foreign(source: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
-    """Ask a source that only has the SDK's interface."""
+    """List a source that only has the SDK's interface."""
     etl = wanted.etl
     if etl is None and wanted.etl_params:
         etl = etl_config(wanted.etl_params["etl_name"])
@@ -307,7 +313,7 @@ def _place_of(bucket: Any) -> Location:
 
 
 def options_with(client: Any, options: StoreOptions) -> StoreOptions:
-    """Return `options` with what the client of an SDK bucket says about reaching its cluster."""
+    """Return `options` with those of the client of an SDK bucket."""
     own = resolve_options(client=client)
     return replace(
         options,
@@ -320,7 +326,10 @@ def options_with(client: Any, options: StoreOptions) -> StoreOptions:
 
 
 def _url(place: Location, wanted: _Selection, known: Entry | ObjectURL | None = None) -> ObjectURL:
-    """Return the URL of an object with what is known of it; of one that is to be transformed, nothing is."""
+    """Return the URL of an object with its metadata.
+
+    A transformed object has none.
+    """
     if wanted.etl_params:
         return ObjectURL(replace(place, params={**place.params, **wanted.etl_params}).url())
     if known is None or isinstance(known, ObjectURL):

@@ -1,7 +1,7 @@
 """Packed URLs in memory that processes share.
 
-A list of a million URLs takes 190 MB, in every worker: one that was spawned is sent a copy, and in one that was forked
-each look at a URL copies the page that its count of references stands in. Packed they are bytes that nobody writes to.
+A list of a million URLs takes 190 MB in every worker. A spawned worker gets a copy. In a forked one each access to a
+URL copies the page with its reference count. Packed URLs are read-only bytes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from xxhash import xxh3_128_digest
 
 from torchdata_ais.urls import ObjectURL
 
-_SHARED_BYTES = 256 << 10  # less than that is sent with what has it
+_SHARED_BYTES = 256 << 10  # smaller data is sent with its object
 
 
 class SharedBytes:
-    """Bytes; if they are many, in a file without a name, which ends with the last process that has it open.
+    """Read-only bytes shared between processes.
 
-    A process that is forked or spawned from this one has the same memory, and so has a copy by pickle. Another process
-    may take it by `place`.
+    Many bytes are in a file without a name, which ends with the last process that has it open. A forked or spawned
+    process has the same memory, and so has a copy by pickle. Another process may take it by `place`.
 
     Attributes:
         data: The bytes.
@@ -44,7 +44,7 @@ class SharedBytes:
 
     @classmethod
     def of(cls, data: bytes) -> SharedBytes:
-        """Return memory with `data` in it, shared if that is worth it and there is room."""
+        """Return memory with `data`, shared if it is large and there is space."""
         if len(data) >= _SHARED_BYTES:
             try:
                 return cls._at(_file_with(data))
@@ -54,11 +54,14 @@ class SharedBytes:
 
     @property
     def place(self) -> str | None:
-        """Where other processes of this user and machine find the bytes, while this one lives; None if they cannot."""
+        """Path of the bytes for other processes of this user and machine.
+
+        It is valid while this process lives. None: they cannot open it.
+        """
         return None if self._fd is None else f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def same_at(self, place: str) -> SharedBytes | None:
-        """Return the memory of another process, if it is still there and has these bytes."""
+        """Return the memory of another process if it still has these bytes."""
         try:
             # Another file may have that number by now. A pipe, say, would be waited for.
             found = Path(place).stat()
@@ -71,8 +74,8 @@ class SharedBytes:
 
     @classmethod
     def _at(cls, fd: int) -> SharedBytes:
-        """Return the memory behind a descriptor, which it takes."""
-        # All pages now: what only one process has seen counts as its own.
+        """Return the memory of a descriptor, and own the descriptor."""
+        # All pages now: those that only one process has touched count as private.
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
         try:
             return cls(memoryview(mmap.mmap(fd, 0, flags=flags, prot=mmap.PROT_READ)), fd)
@@ -94,7 +97,10 @@ def _at_sent(sent: Any) -> SharedBytes:
 
 
 def _of_bytes(data: bytes, place: str | None) -> SharedBytes:
-    """Return the memory that was pickled, if it is still there (a loader copies its parts so), else one of our own."""
+    """Return the pickled memory if it still exists, else a new one.
+
+    A loader copies its parts in this way.
+    """
     here = SharedBytes(memoryview(data))
     there = here.same_at(place) if place is not None else None
     return there or SharedBytes.of(data)
@@ -116,7 +122,7 @@ Row = tuple[str, int | None, str | None, str | None]
 """A URL with size, version and checksum, as far as they are known."""
 
 OURS = "\0"
-"""What a URL begins with in place of the endpoint of the process that reads it."""
+"""Placeholder for the endpoint of the process that reads a URL."""
 
 _BLOCK = 128  # URLs that are decoded together
 
@@ -124,20 +130,20 @@ _rows = msgspec.msgpack.Decoder(list[Row])
 
 
 class PackedURLs:
-    r"""A series of URLs that cannot be changed.
+    r"""An immutable sequence of URLs.
 
-    Not a `Sequence` by name: torch pickles every collection in a pipe each time that it looks at the graph.
+    Not a `Sequence` by name: torch pickles every collection in a pipe on each traversal of the graph.
 
     Args:
         rows: The URLs.
-        endpoint: What stands for `OURS`.
+        endpoint: The replacement for `OURS`.
 
     Order:
         As given.
 
     Memory:
         About 3 bytes a URL, and 22 where size and checksum are known, shared with the workers and the ranks of a
-        machine. Of its own a process has 128 URLs.
+        machine. Each process caches 128 URLs.
 
     Example:
         >>> urls = PackedURLs([("\0/v1/objects/b/s.tar?provider=ais", 10240, "1", None)], "http://h:51080")
@@ -197,11 +203,17 @@ class PackedURLs:
 
     @property
     def place(self) -> str | None:
-        """Where other processes of this user and machine find the memory; None if they cannot."""
+        """Path of the memory for other processes of this user and machine.
+
+        None: they cannot open it.
+        """
         return self._memory.place
 
     def take_memory(self, place: str) -> None:
-        """Use the memory of another process in place of one's own, if it is still there and holds the same."""
+        """Use the memory of another process if it still holds the same bytes.
+
+        It replaces the memory of this process.
+        """
         there = self._memory.same_at(place)
         if there is not None:
             self._take(there, self._endpoint)
@@ -214,7 +226,10 @@ class PackedURLs:
 
 
 def _packed(rows: Iterable[Row]) -> bytes:
-    """Return blocks of rows, compressed, where each begins, and at the end the numbers of rows and of blocks."""
+    """Return compressed blocks of rows, their offsets, and two numbers.
+
+    These are the numbers of rows and of blocks, at the end.
+    """
     rest = iter(rows)
     packed = bytearray()
     starts = [0]

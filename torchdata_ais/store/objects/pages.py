@@ -1,7 +1,7 @@
 """Listing of buckets and objects, page by page.
 
-A listing is read page after page under one deadline; each page has something new, every entry is looked at. Requests
-are ours: the SDK takes half a second to import, and what begins with a listing is a command or a training.
+A listing is read page after page under one deadline; each page has something new, every entry is checked. It does not
+use the SDK, whose import takes half a second: commands and trainings start with a listing.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ _NAMED = (
 )
 _NAME_BYTES, _TOKEN_BYTES = 4096, 16384
 _OBJECT_BYTES = 1 << 50
-_BARREN_PAGES = (
-    100  # a cluster may pass over what has been deleted, or say an entry twice while it moves objects
-)
+_BARREN_PAGES = 100  # a cluster may skip deleted entries, or repeat an entry while it moves objects
 _MOST = 10_000_000
 _IS_DIRECTORY = 1 << 8
 _IS_CHUNKED = 1 << 13
@@ -72,7 +70,7 @@ class _Bucket(msgspec.Struct):
 
 
 class Entry(NamedTuple):
-    """What the listing says about one object.
+    """Metadata of one object in a listing.
 
     Attributes:
         chunked: Whether the cluster stores it in parts (of a multipart upload, or of a bucket that splits objects).
@@ -86,7 +84,7 @@ class Entry(NamedTuple):
 
 
 class _Listing:
-    """What has been listed so far; refuses what no cluster lists."""
+    """Entries listed so far; refuses invalid ones."""
 
     def __init__(self, name: str, prefix: str, *, whole: bool = False) -> None:
         self.name = name
@@ -103,9 +101,7 @@ class _Listing:
         before = len(self._found)
         for entry in page.entries or ():
             if entry.f & _IS_DIRECTORY or (entry.n.endswith("/") and entry.s == 0):
-                self._directories += (
-                    1  # stands for what is below it; AIStore stores no object under such a name
-                )
+                self._directories += 1  # a folder entry; AIStore stores no object under such a name
                 continue
             self._check(entry.n, entry.s)
             chunked = bool(entry.f & _IS_CHUNKED)
@@ -129,7 +125,7 @@ class _Listing:
             )
 
     def check_going_on(self, uuid: str, token: str) -> None:
-        """See that the page to ask for next is another one than all before it."""
+        """Check that the next page differs from all before it."""
         if len(token) > _TOKEN_BYTES or len(uuid) > _NAME_BYTES:
             raise ReadError.at(f"{self.name}: a continuation token of {len(token)} letters", todo=_PROXY)
         digest = xxhash.xxh3_64_intdigest(token.encode())
@@ -140,7 +136,7 @@ class _Listing:
         self._tokens.add(digest)
 
     def _check(self, name: str, size: int) -> None:
-        """Refuse an entry that is none of the objects asked for."""
+        """Refuse an entry that is not one of the requested objects."""
         todo = _PROXY
         if not name:
             why = "it has no name"
@@ -171,12 +167,12 @@ def list_bucket(
         place: The bucket, with its endpoint.
         prefix: The beginning of the names wanted.
         options: Retry policy and timeouts. Its deadline is that of the whole listing.
-        first_page: Ask for no further page.
+        first_page: End after this page.
         whole: Raise `ReadError` for a listing that may be incomplete; else that is logged.
 
     Raises:
-        ConnectError, AuthError, NotFoundError, StallError: The cluster cannot be asked, or not within the deadline.
-        ReadError: Somebody else answers; or what is listed cannot be: the message names the entry.
+        ConnectError, AuthError, NotFoundError, StallError: The cluster does not answer, or not within the deadline.
+        ReadError: Another server answers; or a listed entry is invalid: the message names it.
     """
     uri = replace(place, name=prefix).uri
     options = replace(options, endpoint=place.endpoint)
@@ -210,15 +206,15 @@ def list_bucket(
 
 
 def list_buckets(options: StoreOptions, provider: str = "") -> list[Location]:
-    """Return the buckets of a cluster, as it orders them.
+    """Return the buckets of a cluster in its order.
 
     Args:
         options: Endpoint, retry policy and timeouts.
         provider: AIStore's name of the only one wanted.
 
     Raises:
-        ConnectError, AuthError, StallError: The cluster cannot be asked.
-        ReadError: Somebody else answers.
+        ConnectError, AuthError, StallError: The cluster does not answer.
+        ReadError: Another server answers.
     """
     url = f"{options.endpoint}/v1/buckets?{urlencode({'provider': provider})}"
 
@@ -246,10 +242,10 @@ _buckets = msgspec.json.Decoder(list[_Bucket])
 def _decoded(
     decoder: msgspec.msgpack.Decoder[_T] | msgspec.json.Decoder[_T], data: bytes, options: StoreOptions
 ) -> _T:
-    """Return what an answer says.
+    """Return the decoded answer.
 
     Raises:
-        Failed: It says nothing of the kind.
+        Failed: It is not of this type.
     """
     try:
         return decoder.decode(data)

@@ -1,8 +1,8 @@
 """The AIStore SDK over the connections of this package.
 
-The timeouts of `requests` count from byte to byte, and it reads a body of any length. Here the socket is known to
-the `Cancel` of the thread, which ends what is overdue, and a body has a limit. The SDK decodes what it is given:
-what cannot be AIStore's is refused before.
+The timeouts of `requests` count from byte to byte, and it reads a body of any length. Here the socket is known to the
+`Cancel` of the thread, which ends overdue requests, and a body has a limit. Answers that cannot be AIStore's are
+refused before the SDK decodes them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class _Renewed:
 
 
 class _Login:
-    """Signs requests of a ``requests`` session, which takes the header away before it follows a redirect elsewhere."""
+    """Authentication of a ``requests`` session.
+
+    The session removes the header before it follows a redirect to another host.
+    """
 
     def __init__(self, name: str, password: str) -> None:
         self._value = basic(name, password)
@@ -73,10 +76,10 @@ class _Login:
 
 @contextmanager
 def sdk_client(options: StoreOptions) -> Iterator[Any]:
-    """Give an SDK client for `options` that tries each request once; it is closed afterwards.
+    """Give an SDK client for `options` that tries each request once.
 
-    The SDK's own retries wait for minutes against an endpoint that is not there, and repeat requests to a
-    node that is gone; `call` repeats them by the policy of `options` instead.
+    It is closed afterwards. The SDK's own retries wait for minutes for a missing endpoint, and repeat requests to a
+    node that is gone. `call` repeats them by the policy of `options` instead.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that skip_verify is insecure was the user's decision
@@ -116,12 +119,14 @@ def call(
     *,
     answer_timeout: float | None = None,
 ) -> _T:
-    """Return ``function()``, which uses the SDK, repeated as the retry policy says and within its deadline.
+    """Return ``function()``, which uses the SDK, repeated by the retry policy.
+
+    All tries end within its deadline.
 
     Args:
         function: Makes one request.
         options: Retry policy, timeouts; endpoint and token for the messages.
-        name: What is asked for, for the messages.
+        name: The requested object, for the messages.
         url: The place named in errors.
         answer_timeout: Seconds until the answer begins, where those of `options` are not meant: starting something.
     """
@@ -154,7 +159,10 @@ def call(
 
 
 def check_new_name(place: Location) -> None:
-    """Raise `UsageError` if AIStore makes no bucket of this name: it only says 400."""
+    """Raise `UsageError` for an invalid name of a new bucket.
+
+    AIStore only answers 400.
+    """
     if place.provider == "ais" and not _BUCKET.fullmatch(place.bucket):
         raise UsageError.at(
             f"no bucket can be called {place.bucket!r}", todo="use letters, digits, -, _ and .", url=place.uri
@@ -162,7 +170,10 @@ def check_new_name(place: Location) -> None:
 
 
 def make_bucket(client: Any, place: Location, options: StoreOptions) -> None:
-    """Make the bucket of `place` if it is missing; those of other providers are there or not."""
+    """Make the bucket of `place` if it is missing.
+
+    Buckets of other providers are not made.
+    """
     if place.provider == "ais":
         bucket, uri = sdk_bucket(client, place), replace(place, name="").uri.rstrip("/")
         call(lambda: bucket.create(exist_ok=True), options, f"bucket {uri}", uri)
@@ -174,7 +185,7 @@ def sdk_bucket(client: Any, place: Location) -> Any:
 
 
 def job_id_in(text: object, options: StoreOptions) -> str:
-    """Return the id of a job that was started: what the cluster answers is nothing else.
+    """Return the id of a started job, the whole answer of the cluster.
 
     Raises:
         Failed: It is none.
@@ -186,12 +197,14 @@ def job_id_in(text: object, options: StoreOptions) -> str:
 
 
 def call_once(function: Callable[[], _T], options: StoreOptions, name: str) -> _T:
-    """Return ``function()``, which uses an SDK client of the program's, with its errors in our words.
+    """Return ``function()``, which uses a client of the user's program.
+
+    SDK errors are raised as errors of this package.
 
     Args:
         function: Makes requests, with the retries of that client.
         options: Endpoint and token for the messages.
-        name: What is asked for, for the messages.
+        name: The requested object, for the messages.
     """
     try:
         with _translated(options):
@@ -203,7 +216,7 @@ def call_once(function: Callable[[], _T], options: StoreOptions, name: str) -> _
 
 @contextmanager
 def _translated(options: StoreOptions) -> Iterator[None]:
-    """Turn what the SDK raises into `Failed`."""
+    """Turn exceptions of the SDK into `Failed`."""
     import msgspec
     import requests
     from urllib3.exceptions import HTTPError
@@ -251,13 +264,16 @@ def _translated(options: StoreOptions) -> Iterator[None]:
 
 
 ANSWER_BYTES = 16 << 20
-"""What an answer may have: a page of 10,000 names, the longest there can be, takes 12 MB."""
+"""Largest size of an answer.
+
+The longest page, 10,000 names, takes 12 MB.
+"""
 
 _PIECE = 64 << 10
 
 
 class Answer(NamedTuple):
-    """What a cluster answered, with a status that says all is well."""
+    """A successful answer of a cluster."""
 
     status: int
     kind: str
@@ -265,13 +281,13 @@ class Answer(NamedTuple):
 
 
 def ask(url: str, message: object, options: StoreOptions, attempts: Attempts, *, accept: str) -> Answer:
-    """Send ``GET`` with a message as JSON, as AIStore takes questions, and return the answer.
+    """Send ``GET`` with a message in JSON, and return the answer.
 
     Args:
         url: The address, at the endpoint of `options`.
-        message: What can be written as JSON.
+        message: A value that JSON can represent.
         options: Endpoint, token, timeouts.
-        attempts: Bounds the time of all of it.
+        attempts: Bounds the total time.
         accept: The media type of the answer.
 
     Memory: the answer, 16 MiB at most.
@@ -296,7 +312,7 @@ def ask(url: str, message: object, options: StoreOptions, attempts: Attempts, *,
 
 
 def check_length(size: int, options: StoreOptions) -> None:
-    """Raise `Failed` if an answer of `size` bytes is longer than any of AIStore's."""
+    """Raise `Failed` if an answer of `size` bytes exceeds AIStore's longest."""
     if size > ANSWER_BYTES:
         raise not_aistore(options.endpoint, f"it sent more than {ANSWER_BYTES >> 20} MiB in one answer")
 
@@ -316,7 +332,10 @@ _ERROR_BYTES = 64 << 10  # more than this is not read of an error
 
 
 class BoundedAdapter(HTTPAdapter):
-    """Sends one request at a time, tries it once, and returns the answer with its body read."""
+    """Adapter that sends one request at a time and tries it once.
+
+    It returns the answer with its body read.
+    """
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
@@ -371,7 +390,7 @@ class BoundedAdapter(HTTPAdapter):
         """Return the body: of an error its beginning, of anything else all of it."""
         body = bytearray()
         if response.status_code >= 400:
-            with suppress(requests.RequestException):  # the status is known, and says enough
+            with suppress(requests.RequestException):  # the status is known, and suffices
                 for piece in response.iter_content(_PIECE):
                     body += piece
                     if len(body) >= _ERROR_BYTES:

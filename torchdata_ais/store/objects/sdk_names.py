@@ -1,8 +1,8 @@
 """Import of the AIStore SDK.
 
-What differs between versions is met here: requests are made by ours, since what the SDK makes of answers changes
-from one to the next. `etl.server` has the SDK's server as its base class, and the embedded cluster, which imports
-nothing of the rest, hands out clients.
+Differences between versions are handled here. Requests do not use the SDK, since its results change between versions.
+`etl.server` has the SDK's server as its base class, and the embedded cluster, which imports nothing else of this
+package, returns clients.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ def _names(module: str) -> Any:
 
 @functools.cache
 def check_version() -> None:
-    """Raise `MissingLibraryError` if there is no SDK; one that is too old is refused when the package is imported."""
+    """Raise `MissingLibraryError` if the SDK is missing.
+
+    One that is too old is refused when the package is imported.
+    """
     try:
         metadata.version("aistore")
     except metadata.PackageNotFoundError as error:
@@ -40,7 +43,10 @@ def check_version() -> None:
 
 
 def client_of(endpoint: str, **options: Any) -> Any:
-    """Return a client that tries each request once; `options` are those of the SDK's class."""
+    """Return a client that tries each request once.
+
+    `options` are those of the SDK's class.
+    """
     from tenacity import Retrying, stop_after_attempt
     from urllib3 import Retry
 
@@ -50,7 +56,7 @@ def client_of(endpoint: str, **options: Any) -> Any:
 
 
 def set_token(client: Any, token: str | None) -> None:
-    """Give the client this token, or none: it would take that of the environment, as it stands there."""
+    """Give the client this token, or none, not that of the environment."""
     client._request_client.token = token
 
 
@@ -60,12 +66,12 @@ def session_of(client: Any) -> Any:
 
 
 def send_by(client: Any, method: str, **request: Any) -> Any:
-    """Return the cluster's answer to a request that the SDK has no method for, or not in every version."""
+    """Return the answer to a request that the SDK may have no method for."""
     return client._request_client.request(method, **request)
 
 
 def api_error() -> Any:
-    """Return the class of the errors that stand for an answer of the cluster."""
+    """Return the class of the errors for an answer of the cluster."""
     return _names(".errors").APIRequestError
 
 
@@ -81,21 +87,21 @@ def is_bucket(source: Any) -> bool:
 
 
 def is_group(source: Any) -> bool:
-    """Return whether `source` is the SDK's group of objects, and lists as that does."""
+    """Return whether `source` is an SDK group of objects, listed like one."""
     return _sdk_in_use() and _lists_as(source, _names(".multiobj").ObjectGroup)
 
 
 def _sdk_in_use() -> bool:
-    return "aistore.sdk" in sys.modules  # else nobody has made one
+    return "aistore.sdk" in sys.modules  # else none can exist
 
 
 def _lists_as(source: Any, kind: Any) -> bool:
-    # A subclass with a listing of its own is asked for it, like any other source.
+    # A subclass with another listing method is called like any other source.
     return isinstance(source, kind) and type(source).list_urls is kind.list_urls
 
 
 def etl_config(name: str) -> Any:
-    """Return what tells a source of the SDK to give objects through a transform."""
+    """Return the argument that makes an SDK source apply a transform."""
     return _names(".etl").ETLConfig(name=name)
 
 

@@ -55,21 +55,21 @@ def put_object(
     size: int | None = None,
     checksum: str = "",
 ) -> ObjectURL:
-    """Store an object, and have the cluster keep the checksum of what was meant to arrive.
+    """Store an object with the checksum of the intended bytes.
 
     Args:
         url: ``ais://bucket/name`` or an object URL.
-        data: The bytes; a binary file, from where it stands; or blocks of bytes. Blocks are first written to
-            a temporary file, so that they can be sent again.
+        data: The bytes; a binary file, from its current position; or blocks of bytes. Blocks are first written to a
+            temporary file, so that they can be sent again.
         options: Endpoint, token, retries.
         size: How many bytes `data` must have, if that is known.
-        checksum: XXH64 of `data`, where that is a file of a known size, and whoever wrote it has it: then it is not
-            read for that, and the cluster refuses it if the file became another one.
+        checksum: XXH64 of `data`, if that is a file of a known size and its writer has computed it. Then it is not
+            read for that, and the cluster refuses a file that has changed.
 
     Returns:
         The object's URL with its size and checksum.
 
-    Memory: 8 MiB at most besides `data` itself.
+    Memory: at most 8 MiB in addition to `data`.
 
     Raises:
         NotFoundError: No such bucket.
@@ -109,7 +109,7 @@ def head_object(url: str | Location, options: StoreOptions) -> ObjectURL:
 
     Raises:
         NotFoundError: No such bucket or object.
-        ConnectError, AuthError, StallError, ReadError: The cluster cannot be asked.
+        ConnectError, AuthError, StallError, ReadError: The cluster does not answer.
     """
     place, target = _place(url, options)
 
@@ -125,13 +125,13 @@ def head_object(url: str | Location, options: StoreOptions) -> ObjectURL:
 
 
 def target_of(url: str | Location, options: StoreOptions) -> str:
-    """Return the endpoint of the target that the cluster names for an object at this moment.
+    """Return the endpoint of the target that has an object now.
 
-    It is of use for one request: ask again for the next.
+    The cluster names it for one request: call this again for the next.
 
     Raises:
         NotFoundError: No such bucket or object; or the cluster names no target.
-        ConnectError, AuthError, StallError, ReadError: The cluster cannot be asked.
+        ConnectError, AuthError, StallError, ReadError: The cluster does not answer.
     """
     place, target = _place(url, options)
 
@@ -149,7 +149,7 @@ def target_of(url: str | Location, options: StoreOptions) -> str:
 
 
 def object_exists(url: str, options: StoreOptions) -> bool:
-    """Return whether there is such an object. A bucket that is not there has none."""
+    """Return whether an object exists; a missing bucket has none."""
     try:
         head_object(url, options)
     except NotFoundError:
@@ -197,7 +197,10 @@ def _answered(
     headers: dict[str, str] | None = None,
     body: _Body | None = None,
 ) -> BaseHTTPResponse:
-    """Return the response to a request, its body read; an error status is `Failed`."""
+    """Return the response to a request, with its body read.
+
+    An error status is `Failed`.
+    """
     response = send(method, target, options, attempts, headers=headers, body=body)
     if not 200 <= response.status < 300:
         raise refused(response, options, attempts)
@@ -219,10 +222,11 @@ def _unmarked(method: str, target: str, options: StoreOptions, status: int) -> F
 def _check_stored(
     place: Location, target: str, options: StoreOptions, attempts: Attempts, checksum: str
 ) -> None:
-    """Raise `Failed` unless a cluster has the object that a PUT without a header of AIStore's was about.
+    """Raise `Failed` unless a cluster has the object of a PUT.
 
-    AIStore answers like that to a PUT of bytes that are stored already, also to the second try of one that was stored
-    by the first. A node of the cluster map that a proxy has named is believed. Of another host the object is looked at.
+    Its answer had no header of AIStore's. AIStore answers like that to a PUT of bytes that it has already, also to
+    the second try after a successful first one. A node of the cluster map that a proxy has named is trusted. With
+    another host the object is checked.
     """
     answered_by = attempts.answered_by
     moved = tokens.origin(answered_by) != tokens.origin(target)
@@ -243,7 +247,7 @@ def _check_stored(
 def _replayable(
     data: bytes | BinaryIO | Iterable[bytes], stack: ExitStack, size: int | None, checksum: str
 ) -> tuple[int, str, _Body]:
-    """Return length, XXH64 and a function that gives the blocks as often as they are needed."""
+    """Return length, XXH64 and a function that yields the blocks again."""
     if isinstance(data, bytes | bytearray | memoryview):
         data = io.BytesIO(data)  # without a copy of bytes
     file, begin = _seekable(data, stack)
@@ -289,7 +293,7 @@ def _seekable(data: BinaryIO | Iterable[bytes], stack: ExitStack) -> tuple[Binar
 
 
 def _until_answered(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the pieces, but stop when the server answers before it has them: proxies redirect at once."""
+    """Yield the pieces until the server answers: proxies redirect at once."""
     for piece in pieces:
         if Cancel.current().answered():
             return
@@ -300,10 +304,12 @@ _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)(?=\D*\Z)")
 
 
 def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named: int = 0) -> NotFoundError:
-    """Return the error about the missing object `url` with what else there is: asked for once, one page of it.
+    """Return the error for the missing object `url` with a listing hint.
+
+    It takes one request for one page of the listing.
 
     Args:
-        error: What is returned where the name has no number, or the cluster does not say more.
+        error: The result if the name has no number, or the listing adds nothing.
         url: The object's URL, or a path.
         options: How to reach the cluster.
         named: How many objects templates named; 0 if they were not counted.
@@ -354,25 +360,27 @@ def read_range(
     cancel: Cancel | None = None,
     pace: Pace | None = None,
 ) -> bytes:
-    """Return at most `length` bytes of an object from byte `start` on; fewer if it ends before, none past its end.
+    """Return at most `length` bytes of an object from byte `start` on.
+
+    They are fewer if it ends before, none past its end.
 
     Args:
         url: ``ais://bucket/name``, an object URL, a web URL, or a file.
         start: The first byte.
-        length: How many bytes; 0 asks for none.
+        length: How many bytes; 0 sends no request.
         options: Endpoint, token, retries.
-        known: What the object must be. With it a server that sends all of it, instead of a range, is an error, too:
-            many ranges of one object are wanted then.
+        known: The expected metadata. With it a server that sends the whole object instead of a range is an error,
+            too: many ranges of one object are needed then.
         stats: Counts bytes and retries.
         cancel: Ends the call, from any thread. One serves one call at a time.
         pace: Bounds the requests in flight.
 
-    Memory: what is returned.
+    Memory: the returned bytes.
 
     Raises:
         NotFoundError: No such bucket or object.
         ObjectChangedError: It is not the one that is known.
-        UsageError: The server knows no ranges, and `known` is given.
+        UsageError: The server does not support ranges, and `known` is given.
         Cancelled: `cancel` was called.
         ConnectError, AuthError, StallError, ReadError: It could not be read.
     """
@@ -434,14 +442,14 @@ def _of_file(place: Location, start: int, length: int, known: Facts | None) -> b
         if difference:
             raise _changed(place, difference)
         try:
-            # A length that is forged is not asked for: its memory would be taken first.
+            # A forged length is not requested: its memory would be allocated first.
             return os.pread(file.fileno(), max(0, min(length, (found.size or 0) - start)), start)
         except OSError as error:
             raise reading_failed(place.name, start, error) from error
 
 
 def _check(response: BaseHTTPResponse, place: Location, known: Facts) -> None:
-    """Raise if the headers say that the object is not the one known, or that all of it comes."""
+    """Raise if the headers are of another object, or of all of it."""
     difference = known.difference(facts_of(response, place))
     if difference:
         raise _changed(place, difference)
@@ -460,7 +468,7 @@ def _changed(place: Location, difference: str) -> ObjectChangedError:
 
 
 def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:
-    """Return how many bytes the answer to a range has, as its headers say."""
+    """Return the size of the answer to a range, from its headers."""
     found = range_of(response)
     if found is None or found.first != start:
         raise Failed(ReadError, "the server sent a range nobody asked for", "look at that node")
@@ -476,7 +484,10 @@ def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:
 def _body(
     response: BaseHTTPResponse, skip: int, length: int, attempts: Attempts, options: StoreOptions
 ) -> bytes:
-    """Return `length` bytes of the body after the first `skip`, or as many as there are."""
+    """Return `length` bytes of the body after the first `skip`.
+
+    They are fewer if the body has fewer.
+    """
     body = WholeBody(response, options, attempts)
     while skip and (dropped := body.take(min(skip, _PIECE))):
         skip -= len(dropped)

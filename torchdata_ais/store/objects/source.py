@@ -1,7 +1,7 @@
 """Open objects.
 
-The thread that does so knows the channel, never the `BlockSource`: a source that nobody holds any more is
-collected, and its finalizer ends the thread.
+The reading thread refers to the channel, never to the `BlockSource`. So an unreferenced source is collected, and its
+finalizer ends the thread.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torchdata_ais.urls import Location, parse_url
 
 
 class BlockSource:
-    """The blocks of one object, in order: an iterator of ``bytes``, and a context manager.
+    """Iterator over the blocks of one object: ``bytes``, in order.
 
-    They are fetched ahead, as far as the budget of the process allows. An error is raised in the place of
-    the first block that is missing, and again at each further call; `ChecksumError` comes where the end
-    would be.
+    It is a context manager. Blocks are fetched ahead, as far as the budget of the process allows. An error is raised
+    in the place of the first block that is missing, and again at each further call; `ChecksumError` comes where the
+    end would be.
 
     Attributes:
         stats: ``retries``, ``bytes``, ``first_byte_s``, ``wait_s``.
@@ -50,7 +50,10 @@ class BlockSource:
 
     @property
     def size(self) -> int | None:
-        """Bytes of the whole object; None if unknown. Certain once a block has come."""
+        """Bytes of the whole object; None if unknown.
+
+        It is certain once a block has come.
+        """
         return self._channel.reader.facts.size
 
     @property
@@ -65,7 +68,7 @@ class BlockSource:
 
     @property
     def verified(self) -> bool | None:
-        """None before the end; then whether the whole body was compared with its checksum."""
+        """Result of the comparison with the checksum; None before the end."""
         return self._channel.reader.verified
 
     def __iter__(self) -> Self:
@@ -85,12 +88,15 @@ class BlockSource:
         except BaseException:
             if self._channel.over:
                 # It holds the channel, which holds the error, which holds the frames it went through, this one among
-                # them: a source that nobody closes would never be collected.
+                # them: an unclosed source would never be collected.
                 self._finalizer.detach()
             raise
 
     def close(self) -> None:
-        """End the fetching within half a second, from any thread; a consumer that waits gets an error."""
+        """End the fetching within half a second, from any thread.
+
+        A waiting consumer gets an error.
+        """
         self._finalizer()
         self._channel.join()
 
@@ -109,16 +115,16 @@ def open_blocks(
     before_its_turn: bool = False,
     copy: FileIO | None = None,
 ) -> BlockSource:
-    """Open an object, a web file, a local file or standard input, and begin to fetch it.
+    """Open an object, web file, local file or standard input; start fetching.
 
     Args:
-        url: Whatever `torchdata_ais.urls.parse_url` understands, or what it returned. Size, checksum and version of an
-            `ObjectURL` must be met.
+        url: Any argument of `torchdata_ais.urls.parse_url`, or its result. Size, checksum and version of an
+            `ObjectURL` must match.
         options: Where and how.
         start: The first byte wanted. Not verified by checksum, as that is the whole object's.
-        before_its_turn: Fetch no more than the first block until the first is asked for.
-        copy: An open local file with the same bytes, which are taken from there; it is closed in the end. Errors
-            name the object.
+        before_its_turn: Fetch only the first block until it is requested.
+        copy: An open local file with the same bytes, which is read instead; it is closed at the end. Errors name the
+            object.
 
     Returns:
         An iterator of blocks of at most ``options.block_bytes`` bytes. Close it, or exhaust it.

@@ -35,11 +35,14 @@ PARTS_LOST = (
 
 
 _said: dict[str, float] = {}
-"""What was said as a warning -> when: many shards are read from a node that is gone."""
+"""Warning -> time of its last log line.
+
+It avoids repeats while many shards are read from a node that is gone.
+"""
 
 
 def _first_of(what: str) -> bool:
-    """Return whether `what` was not said in the last minute."""
+    """Return whether `what` was not logged in the last minute."""
     now, before = time.monotonic(), _said.get(what, -_QUIET_S)
     if len(_said) > _MOST_SAID:
         _said.clear()
@@ -57,10 +60,10 @@ class Failed(Exception):  # noqa: N818 - one try failed; the error is raised whe
 
     Attributes:
         kind: The error to raise if no other try follows.
-        what: What happened, one sentence.
-        todo: What the reader of the error should do.
+        what: The fact, one sentence.
+        todo: The advice to the reader of the error.
         again: Whether another try can help.
-        after_s: Seconds the server asked to wait.
+        after_s: Seconds to wait, as the server requested.
         status: The HTTP status of the answer, if it was an error.
         says_byte: Whether `what` names the byte reached.
     """
@@ -79,14 +82,14 @@ class Failed(Exception):  # noqa: N818 - one try failed; the error is raised whe
 
 
 class Attempts:
-    """Counts the tries of one object and knows when the last one has failed.
+    """Counter of the tries of one object; detects the last one.
 
     Attributes:
-        total: Tries begun so far.
+        total: Tries started so far.
         retries: Pauses made so far.
         answered_by: The address that the last response came from, after redirects.
         token_kept_from: The host, not the cluster's, that the last request went to without the token that there is.
-        record: What is noted of the request under way.
+        record: The record of the request under way.
     """
 
     def __init__(self, retry: Retry, cancel: Cancel, name: str, url: str, host: str = "") -> None:
@@ -109,14 +112,14 @@ class Attempts:
         self.record = RequestRecord("", "", 0.0)
 
     def progress(self, size: int) -> None:
-        """Note that `size` new bytes arrived: failures before them do not count any more."""
+        """Note `size` new bytes: earlier failures do not count any more."""
         self._bytes += size
         self._failures = 0
 
     def run(self, call: Callable[[Attempts], _T]) -> _T:
         """Return ``call(self)``, called again each time it raises `Failed`.
 
-        Of several calls the tries count anew, the deadline is that of all.
+        Each call counts its own tries. All calls share one deadline.
         """
         self.total = self._failures = 0
         self._calls += 1
@@ -129,7 +132,7 @@ class Attempts:
                     return self._once(call)
             except Failed as caught:
                 failed = caught
-            self.failed(failed)  # out here: what it raises has no other context than the cause it names
+            self.failed(failed)  # outside of `except`: its only context is the cause that it names
 
     def _once(self, call: Callable[[Attempts], _T]) -> _T:
         self._begun = time.monotonic()
@@ -148,7 +151,7 @@ class Attempts:
         return self._error(self.too_late(what, "ask for less at once"), "", None)
 
     def too_late(self, what: str, otherwise: str = "look for what slows the network") -> Failed:
-        """Return that the deadline is over: `what` says which, and where that was."""
+        """Return the failure of an exceeded deadline, which `what` describes."""
         todo = Remedy(in_programs("raise Retry(deadline=)"), otherwise)
         return Failed(StallError, what, todo, again=False, says_byte=True)
 
@@ -162,7 +165,10 @@ class Attempts:
             self._waited_s += time.monotonic() - begin
 
     def broke_off(self, what: str, byte: int) -> Failed:
-        """Return that a body ended too early; the advice changes when it ends at the same byte again."""
+        """Return the failure of a body that ended too early.
+
+        The advice changes when it ends at the same byte again.
+        """
         last, times = self._breaks
         self._breaks = byte, times + 1 if byte == last else 1
         again = self._breaks[1] > 1
@@ -170,7 +176,10 @@ class Attempts:
         return Failed(ReadError, what, todo)
 
     def waited(self, seconds: float) -> None:
-        """Count `seconds` towards the deadline: the cheap form for the loop over blocks."""
+        """Count `seconds` towards the deadline.
+
+        This is the fast form for the loop over blocks.
+        """
         self._waited_s += seconds
 
     def left_s(self) -> float | None:
@@ -180,7 +189,10 @@ class Attempts:
         return self._retry.deadline + self._bytes / _MIB - self._waited_s
 
     def bound(self, timeout: float | None) -> float | None:
-        """Return `timeout`, or what is left of the deadline if that is less (at least a moment)."""
+        """Return `timeout`, or the rest of the deadline if that is less.
+
+        It is at least a moment.
+        """
         left = self.left_s()
         if left is None:
             return timeout
@@ -188,7 +200,7 @@ class Attempts:
         return left if timeout is None else min(timeout, left)
 
     def expect(self, *timeouts: float | None) -> None:
-        """Note that the step now begun must end within the sum of `timeouts`; without any, that it has ended.
+        """Bound the current step by the sum of `timeouts`; without any, end it.
 
         The timeouts of a socket count from byte to byte. This is for servers that send a byte now and then.
         """
@@ -200,15 +212,16 @@ class Attempts:
         self._due = due
 
     def tell_waiting(self) -> None:
-        """Say once a minute that a host gives no answer. Called by another thread."""
+        """Log once a minute that a host does not answer. Called by another thread."""
         waited = time.monotonic() - self._begun
         if self._host and waited > _SILENT_S and _first_of(f"waiting for {self._host}"):
             _log.warning("%s: no answer from %s for %.0f s; waiting", self._name, self._host, waited)
 
     def check_overdue(self) -> None:
-        """End a step that is overdue. Called by another thread: the step itself is stuck in a socket.
+        """End a step that is overdue, from another thread.
 
-        And once more a second later, as long as it goes on: a redirect may have opened another socket.
+        The step itself is blocked in a socket. While it continues, this repeats after a second: a redirect may have
+        opened another socket.
         """
         now = time.monotonic()
         if now > self._due:
@@ -225,7 +238,7 @@ class Attempts:
         """Pause and return if another try should follow, else raise the error.
 
         Args:
-            failed: What went wrong.
+            failed: The failure.
             offset: The byte reached.
         """
         if self._cancel.cancelled:
@@ -234,9 +247,7 @@ class Attempts:
         left = self.left_s()
         if not failed.again:
             raise self._error(failed, "", offset) from quiet(failed.__cause__ or failed.__context__)
-        if (
-            self._calls > 1 and self._is_over()
-        ):  # what stands in `failed` is a timeout that was short for that
+        if self._calls > 1 and self._is_over():  # `failed` has the timeout that was shortened for that
             raise self._too_late() from quiet(failed.__cause__)
         if self._failures >= self._retry.attempts:
             raise self._error(failed, f"tried {self.total} times", offset) from quiet(failed.__cause__)
@@ -249,7 +260,7 @@ class Attempts:
         self.retries += 1
         text = f"{self._name}: {failed.what}; trying again in {pause:.1f} s"
         if failed.kind is ConnectError and _first_of(failed.what):
-            # Whoever looks at a program that stands still sees at once what it waits for.
+            # Users of a stalled program see at once what it waits for.
             text += f", {self._retry.attempts - self._failures} times at most"
             _log.warning("%s", text)  # names may have a % in them
         else:
@@ -283,14 +294,16 @@ def _watched(attempts: Attempts) -> AbstractContextManager[None]:
 def series(
     retry: Retry, name: str, url: str, cancel: Cancel | None = None, *, host: str = ""
 ) -> Iterator[Attempts]:
-    """Give what runs several calls, each repeated as the retry policy says, all within one deadline.
+    """Give an `Attempts` for several calls within one deadline.
+
+    Each call is repeated as the retry policy says.
 
     Args:
         retry: When to try again.
-        name: What is asked for, for errors and the log.
+        name: The requested object, for errors and the log.
         url: The same.
         cancel: Ends them.
-        host: Who is asked; a log line says so if no answer comes for two seconds.
+        host: The host of the request; it is logged if no answer comes for two seconds.
     """
     with cancel or Cancel() as cancel:
         attempts = Attempts(retry, cancel, name, url, host)
@@ -301,6 +314,6 @@ def series(
 def retried(
     call: Callable[[Attempts], _T], retry: Retry, name: str, url: str, cancel: Cancel | None = None
 ) -> _T:
-    """Return ``call(attempts)``, called again as `retry` says each time it raises `Failed`."""
+    """Return ``call(attempts)``, repeated by `retry` after each `Failed`."""
     with series(retry, name, url, cancel) as one:
         return one.run(call)

@@ -36,15 +36,15 @@ _REST = 64 << 10  # zeros that may follow the end
 
 
 class NotAsAskedError(Exception):
-    """The server said that all is well, and sent something else than what was asked for."""
+    """A successful answer contains something else than requested."""
 
 
 class Asked(NamedTuple):
-    """A range that was asked for.
+    """A requested range.
 
     Attributes:
         number: Which of all.
-        name: What its entry must be called.
+        name: The name that its entry must have.
         start: Its first byte.
         length: How many bytes.
     """
@@ -56,18 +56,20 @@ class Asked(NamedTuple):
 
 
 def entries_of(body: WholeBody, asked: Iterable[Asked]) -> Iterator[tuple[int, bytes | None]]:
-    """Yield number and bytes of each entry that came as asked, in that order; None for one that the cluster lacks.
+    """Yield number and bytes of each requested entry, in their order.
 
-    An entry is read only if its header has the name and the size that were asked for.
+    The bytes of an entry that the cluster lacks are None.
+
+    An entry is read only if its header has the requested name and size.
 
     Args:
         body: The archive.
-        asked: What was asked for, in this order.
+        asked: The requested ranges, in this order.
 
     Memory: one entry.
 
     Raises:
-        NotAsAskedError: The archive has something else, ends before, or goes on.
+        NotAsAskedError: The archive has other entries, ends early, or has more.
         Failed: The body broke off.
     """
     archive = _Archive(body)
@@ -136,7 +138,10 @@ class _Archive:
         return data
 
     def rest(self) -> bytes:
-        """Return what follows the first block of the end; it is read so that the connection can be used again."""
+        """Return the bytes after the first block of the end.
+
+        They are read so that the connection can be used again.
+        """
         return self._take(_REST)
 
 
@@ -145,7 +150,7 @@ WantedRange = tuple["str | Location", int, int]
 
 _BUCKET = attrgetter("endpoint", "provider", "namespace", "bucket")
 _PLACES = 4096  # URLs taken apart that are kept
-_UNKNOWN = (400, 404, 405, 501)  # what servers say of a request that they do not know
+_UNKNOWN = (400, 404, 405, 501)  # statuses of servers that do not know the request
 
 
 class _Entry(msgspec.Struct, omit_defaults=True):
@@ -159,7 +164,7 @@ class _Entry(msgspec.Struct, omit_defaults=True):
 class _Request(msgspec.Struct):
     entries: list[_Entry] = msgspec.field(name="in")
     mime: str = ".tar"
-    # With coer, an object that is not there is an entry that says so; without, it is the end of all.
+    # With coer, a missing object is a special entry; without, it ends the archive.
     coer: bool = True
     # Names with their buckets.
     onob: bool = False
@@ -168,14 +173,14 @@ class _Request(msgspec.Struct):
 
 @dataclass(frozen=True)
 class BatchAnswer:
-    """How a request for several ranges was answered.
+    """Outcome of a request for several ranges.
 
     Attributes:
         missing: The numbers of the ranges that did not come, in order.
-        absent: Those of them whose objects the cluster says it lacks: they are gone, or not fetched from the cloud yet.
-        answered_as_asked: False if something came that was not asked for, or less than that, with a status that says
-            all is well: clusters do that. What came before it was as asked.
-        supported: False if the server knows no such request.
+        absent: Those of them whose objects the cluster lacks: deleted, or not fetched from the cloud yet.
+        answered_as_asked: False if a successful answer contained entries that were not requested, or too few:
+            clusters do that. The entries before were right.
+        supported: False if the server does not know this kind of request.
         reason: Why not all came, for a message; ``""`` if only what is `absent` is missing.
     """
 
@@ -187,7 +192,7 @@ class BatchAnswer:
 
 
 def batch_group(url: str | Location, options: StoreOptions) -> tuple[str, ...]:
-    """Return what objects must have in common to be asked for in one request.
+    """Return the key of objects that one request can contain.
 
     Args:
         url: ``ais://bucket/name`` or an object URL.
@@ -214,25 +219,25 @@ def read_batch(
     cancel: Cancel | None = None,
     pace: Pace | None = None,
 ) -> BatchAnswer:
-    """Ask for ranges of many objects in one request, and hand over each that came whole and as asked.
+    """Request ranges of many objects at once; pass on each complete one.
 
-    The body is read as fast as it comes: clusters cut off those who are slow. A request that fails is repeated as
-    the retry policy says, for what is missing then; an entry that came begins the count of its attempts anew.
+    The body is read as fast as it comes: clusters disconnect slow readers. A request that fails is repeated as the
+    retry policy says, for what is missing then; an entry that came resets the count of attempts.
 
     Args:
-        wanted: The ranges, all of one `batch_group`. Of no bytes nothing is asked.
+        wanted: The ranges, all of one `batch_group`. Empty ranges are not requested.
         options: Endpoint, token, retries.
         arrived: Called with the number of a range in `wanted` and its bytes, at once and in order; it must not wait.
         cancel: Ends the call, from any thread. One serves one call at a time.
         pace: Bounds the requests in flight.
 
     Returns:
-        What did not come, and why. Ask for that in another way: by `read_range`, one by one.
+        The missing ranges, and why. Request them in another way: by `read_range`, one by one.
 
-    Memory: one range, besides what `arrived` keeps.
+    Memory: one range, plus the memory of `arrived`.
 
     Raises:
-        UsageError: The ranges cannot stand in one request.
+        UsageError: The ranges do not fit into one request.
         NotFoundError: No such bucket.
         Cancelled: `cancel` was called.
         ConnectError, AuthError, StallError, ReadError: The rest could not be read.
@@ -309,7 +314,10 @@ def _place_of(url: str | Location, endpoint: str) -> Location:
 
 
 def _group(bucket: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what a request names once. An entry of its own bucket cannot name a namespace."""
+    """Return the common bucket of a request, which it names once.
+
+    An entry with its own bucket cannot name a namespace.
+    """
     _, _, namespace, _ = bucket
     return bucket if namespace else bucket[:2]
 
@@ -326,7 +334,10 @@ def _encoded(asked: Sequence[Asked], places: Sequence[Location], bucket: str) ->
 
 
 def _refusal(response: BaseHTTPResponse, url: str, options: StoreOptions, attempts: Attempts) -> BatchAnswer:
-    """Return what an error status means for who asked; raise what it means for any request."""
+    """Return the meaning of an error status for a batch request.
+
+    Raise the error that it means for any request.
+    """
     redirected = urlsplit(response.geturl() or url).path != urlsplit(url).path
     failed = refused(response, options, attempts)
     no_bucket = response.status == 404 and "bucket" in failed.what

@@ -1,9 +1,9 @@
 """Bodies of responses, verified and continued after breaks.
 
-A body that breaks off is continued where the last whole read ended. By ``Range`` if the object can be
-recognised (version or checksum, both the same as before). Otherwise (transforms, servers without ranges or
-versions) it is read again from its first byte, and what was passed on before must come again, by its hash:
-the bytes handed out are then exactly those of the last response.
+A body that breaks off is continued where the last whole read ended. By ``Range`` if the object can be recognised
+(version or checksum, both the same as before). Otherwise (transforms, servers without ranges or versions) it is read
+again from its first byte, and the hash of the bytes passed on before must match. So all returned bytes are those of
+the last response.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _NODE = "look at the node that holds the object"
 
 
 class HTTPReader(Reader):
-    """Reads one object or web file, for one thread at a time.
+    """Reader of one object or web file, for one thread at a time.
 
     Attributes:
-        facts: What is known about the object, more once the response has begun.
+        facts: The metadata of the object, more once the response has started.
         verified: True after the whole body had the checksum stored; False after a body that was not
             compared; None before the end.
     """
@@ -94,7 +94,7 @@ class HTTPReader(Reader):
         self._attempts.check_overdue()
 
     def _open(self) -> BaseHTTPResponse:
-        """Return a response whose body stands at the present offset."""
+        """Return a response whose body starts at the present offset."""
         headers = {}
         ranged = self._offset > 0 and self._ranges and (self.facts.identifying or self._offset == self._start)
         if ranged:
@@ -127,7 +127,10 @@ class HTTPReader(Reader):
         return response
 
     def _accept(self, response: BaseHTTPResponse, ranged: bool) -> None:
-        """Check the headers against what is known; read over what was passed on already."""
+        """Compare the headers with the known metadata.
+
+        Read over bytes that were already passed on.
+        """
         status = response.status
         if status == 416 and self.facts.size is not None and self._offset < self.facts.size:
             raise self._changed(f"it has no byte {self._offset} any more")
@@ -177,7 +180,7 @@ class HTTPReader(Reader):
         self._hash = None if self._new_hash is None else self._new_hash()
 
     def _skip(self, response: BaseHTTPResponse) -> None:
-        """Read what was passed on already; it must be the same again."""
+        """Read the bytes already passed on again; they must be the same."""
         again = None if self._new_hash is None or self._offset == self._start else self._new_hash()
         position = 0
         while position < self._offset:
@@ -244,7 +247,10 @@ class HTTPReader(Reader):
             self._attempts.waited(took_s)
 
     def _read_framed(self, response: BaseHTTPResponse, size: int) -> bytes:
-        """Read a body whose frames take more than one read of the socket: a server may send it byte by byte."""
+        """Read a body whose frames need more than one read of the socket.
+
+        A server may send it byte by byte.
+        """
         attempts = self._attempts
         attempts.expect(attempts.bound(self._options.stall_timeout))
         try:
@@ -301,12 +307,12 @@ _BUFFER = (
     256 << 10
 )  # taken from the socket at once: each read costs system calls, and a turn of the interpreter
 _ROOM = 64 << 10  # in a buffer, that is worth receiving into
-_MOST_PARTS = 1024  # that lie in buffers, of what is asked for; beyond that they are put together
+_MOST_PARTS = 1024  # in buffers, of one request; beyond that they are joined
 _MOST_BYTES = 512 << 10
 _LINE = 4 << 10  # of a chunk's length with its extensions, or a trailer
 _TRAILERS = 100
 _FIRST = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\n]*)?\r\n")
-_NEXT = re.compile(rb"\r\n" + _FIRST.pattern)  # the end of the chunk before stands first
+_NEXT = re.compile(rb"\r\n" + _FIRST.pattern)  # the end of the previous chunk comes first
 _NO_LENGTH = re.compile(rb".{2}[^\n]*\n", re.DOTALL)  # a line, and it was not taken for one
 
 
@@ -320,27 +326,27 @@ _spare = _Spare()
 
 
 class ChunkedBody:
-    """Reads the body of a response that comes in chunks, in place of `http.client`.
+    """Reader of a chunked body, in place of `http.client`.
 
-    That reads 8 KiB and the rest of a chunk one after the other, and copies what it puts together once more.
+    `http.client` reads 8 KiB and the rest of a chunk one after the other, and copies the joined parts once more.
 
     Args:
-        response: One of whose body nothing was read. Its connection can be used again when this came to the end.
+        response: The response, with an unread body. Its connection can be used again when this came to the end.
 
-    Memory: 512 KiB, of which the next body that the thread reads uses one half again; at most 512 KiB more where that
-    much is asked for at once.
+    Memory: 512 KiB, of which the next body of the thread uses one half again; at most 512 KiB more for a request of
+    that size.
     """
 
     def __init__(self, response: HTTPResponse) -> None:
         self._response = response
         self._source: Any = response.fp
-        # Only while bytes are taken, so that there is no circle of references.
+        # Only while bytes are taken, so that the references form no circle.
         self._receive: Callable[[memoryview], int] | None = None
         self._buffer = _spare.buffer or bytearray(_BUFFER)
         _spare.buffer = None
         self._view = memoryview(self._buffer)
-        self._at = self._end = 0  # what is left in the buffer
-        self._parts: list[memoryview] = []  # of what is asked for, in this buffer and those that are full
+        self._at = self._end = 0  # bounds of the rest of the buffer
+        self._parts: list[memoryview] = []  # of the request, in this buffer and in full ones
         self._full: list[bytearray] = []
         self._free: bytearray | None = None
         self._left = 0  # of the chunk
@@ -355,7 +361,7 @@ class ChunkedBody:
             receive: Called in place of `received`, which it calls.
 
         Raises:
-            HTTPException: The body broke off, or is not framed as the standard says.
+            HTTPException: The body broke off, or its frames break the standard.
         """
         self._receive = receive or self.received
         parts, came, put = self._parts, 0, 0
@@ -396,7 +402,7 @@ class ChunkedBody:
             self._full.clear()
 
     def _next_chunk(self) -> bool:
-        """Go on to the next chunk; return False at the end of the body."""
+        """Advance to the next chunk; return False at the end of the body."""
         if self._over:
             return False
         while (found := self._begins.match(self._buffer, self._at, self._end)) is None:
@@ -432,7 +438,7 @@ class ChunkedBody:
             self._fill()
 
     def _fill(self) -> None:
-        """Receive more behind what is left in the buffer."""
+        """Receive more bytes after the rest of the buffer."""
         kept = self._end - self._at
         if not kept and not self._parts:
             self._at = self._end = 0
@@ -450,8 +456,11 @@ class ChunkedBody:
         self._end += count
 
     def received(self, view: memoryview) -> int:
-        """Fill `view` with what has come, or comes next; return how many bytes, 0 at the end of the connection."""
-        if self._source is self._response.fp:  # what came with the head
+        """Fill `view` with received bytes; return their number.
+
+        Wait if there are none. 0 is the end of the connection.
+        """
+        if self._source is self._response.fp:  # bytes that came with the head
             early: bytes = self._source.read1(len(view))
             self._source = self._source.raw
             view[: len(early)] = early
@@ -467,10 +476,10 @@ _AHEAD = 4 * _MIB
 
 
 class WholeBody:
-    """Takes a body piece by piece, within the stall timeout and the deadline.
+    """Reader of a whole body within the stall timeout and the deadline.
 
     Attributes:
-        size: Bytes received so far, of a body in chunks with what frames them.
+        size: Bytes received so far, of a chunked body with its frames.
     """
 
     def __init__(self, response: BaseHTTPResponse, options: StoreOptions, attempts: Attempts) -> None:
@@ -493,7 +502,7 @@ class WholeBody:
         Cancel.current().set_timeout(self._stall_s)
 
     def take(self, size: int) -> bytes:
-        """Return the next `size` bytes; fewer if the body ends before, as the server meant it to.
+        """Return the next `size` bytes; fewer if the body ends regularly.
 
         Raises:
             Failed: It broke off, or came too slowly.
@@ -519,10 +528,10 @@ class WholeBody:
         return data
 
     def _filled(self, size: int) -> bytes:
-        whole = BytesIO()  # it hands over what it holds without a copy
+        whole = BytesIO()  # it returns its contents without a copy
         came = there = 0
         while came == there < size:
-            there = min(size, there + _AHEAD)  # memory for what the server only promises is taken bit by bit
+            there = min(size, there + _AHEAD)  # memory for promised bytes is allocated in steps
             whole.seek(there - 1)
             whole.write(b"\0")
             with whole.getbuffer() as view:

@@ -14,9 +14,9 @@ from urllib3.util.wait import wait_for_read
 class Cancel:
     """A flag that also wakes a thread which waits for a socket.
 
-    A thread enters the flag (``with cancel:``) around its requests, or is `lent` it for some of them; connections
-    have their sockets watched by the `current` flag of the thread they run in. `cancel` may be called from any thread,
-    at any moment, more than once.
+    A thread enters the flag (``with cancel:``) around its requests, or is `lent` it for some of them. The `current`
+    flag of a thread watches the sockets of its connections. `cancel` may be called from any thread, at any moment,
+    more than once.
 
     Example:
         >>> cancel = Cancel()
@@ -33,7 +33,7 @@ class Cancel:
 
     @property
     def cancelled(self) -> bool:
-        """Whether `cancel` was called."""
+        """Return whether `cancel` was called."""
         return self._event.is_set()
 
     def cancel(self) -> None:
@@ -44,13 +44,13 @@ class Cancel:
             self._socket = None
 
     def interrupt(self) -> None:
-        """End the read or write under way, as a timeout would, without setting the flag."""
+        """End the read or write under way like a timeout, without the flag."""
         with self._lock:
             self._interrupted = True
             _shut(self._socket)
 
     def was_interrupted(self) -> bool:
-        """Return whether `interrupt` was called since this was last asked."""
+        """Return whether `interrupt` was called since the last call of this."""
         interrupted, self._interrupted = self._interrupted, False
         return interrupted
 
@@ -59,7 +59,7 @@ class Cancel:
         return self._event.wait(seconds)
 
     def watch(self, sock: socket.socket | None) -> None:
-        """Make `sock` the one to shut down; None when its connection goes back to the pool."""
+        """Make `sock` the one to shut down; None before it returns to the pool."""
         with self._lock:
             self._socket = sock
             if self._event.is_set():
@@ -75,7 +75,10 @@ class Cancel:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Make this the flag of this thread meanwhile, which goes on with the requests of another."""
+        """Make this the flag of the current thread during the block.
+
+        The thread continues the requests of another one.
+        """
         before, _thread.flag = _thread.flag, self
         try:
             yield
@@ -84,22 +87,25 @@ class Cancel:
 
     @staticmethod
     def current() -> Cancel:
-        """Return the flag of this thread: one that nobody sets, if it has entered none."""
+        """Return the flag of this thread, else one that is never set."""
         return _thread.flag
 
     def ended_it(self) -> bool:
-        """Return whether this has ended what its socket was used for."""
+        """Return whether this has ended the use of its socket."""
         return self.cancelled or self._interrupted
 
     def answered(self) -> bool:
-        """Return whether bytes wait to be read from the socket in use; False if that is unknown."""
+        """Return whether bytes can be read from the socket in use.
+
+        False if that is unknown.
+        """
         sock = self._socket
-        if sock is None or isinstance(sock, ssl.SSLSocket):  # TLS has messages of its own
+        if sock is None or isinstance(sock, ssl.SSLSocket):  # TLS has its own messages
             return False
         return wait_for_read(sock, timeout=0)
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Set the timeout of the socket in use: for the body, after the headers have come."""
+        """Set the timeout of the socket for the body, after the headers."""
         with self._lock, suppress(OSError):
             if self._socket is not None:
                 self._socket.settimeout(seconds)

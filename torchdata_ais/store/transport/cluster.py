@@ -15,7 +15,7 @@ from torchdata_ais.store.transport.options import StoreOptions, Token
 def resolve_options(
     *, client: Any = None, endpoint: str | None = None, token: Token = None, **overrides: Any
 ) -> StoreOptions:
-    """Return the options that apply here.
+    """Return the resolved options.
 
     An argument given counts most, then `client`, then the environment, then the default.
 
@@ -24,7 +24,7 @@ def resolve_options(
         endpoint: The cluster; else that of `client`, else ``AIS_ENDPOINT``, else ``""``.
         token: Bearer token; else that of `client`, else ``AIS_AUTHN_TOKEN``, else that in the file
             ``AIS_AUTHN_TOKEN_FILE``.
-        **overrides: Other fields of `StoreOptions`. None counts as not given; a timeout of 0 is no limit.
+        **overrides: Other fields of `StoreOptions`. None counts as not given; a timeout of 0 means no limit.
 
     Raises:
         UsageError: An unknown option, a malformed endpoint, or a malformed environment variable.
@@ -50,7 +50,10 @@ def resolve_options(
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the variables of the AIStore SDK say (and the two CA variables of requests)."""
+    """Return the options in the variables of the AIStore SDK.
+
+    The two CA variables of requests are read, too.
+    """
     values: dict[str, Any] = {
         "endpoint": env.get("AIS_ENDPOINT"),
         "token": env.get("AIS_AUTHN_TOKEN") or _path(env.get("AIS_AUTHN_TOKEN_FILE")),
@@ -87,7 +90,7 @@ def _number(env: Mapping[str, str], name: str) -> float | None:
 
 
 def _from_client(client: Any) -> dict[str, Any]:
-    """Return what an SDK object knows; anything with the same attributes will do."""
+    """Return the options of an SDK object, or one with the same attributes."""
     if client is None:
         return {}
     request = getattr(client, "_request_client", None)
@@ -109,7 +112,7 @@ def _from_client(client: Any) -> dict[str, Any]:
     values["skip_verify"] = True if getattr(session, "skip_verify", False) else None
     timeout = getattr(request, "timeout", None)
     connect, read = timeout if isinstance(timeout, tuple) else (timeout, timeout)
-    # (3, 20) is what every SDK client has unless it was told otherwise: then our own defaults are better.
+    # (3, 20) is the default of every SDK client: then our defaults are better.
     if (connect, read) != (3, 20):
         values["connect_timeout"] = connect or 0
         values["first_byte_timeout"] = values["stall_timeout"] = read or 0
@@ -118,7 +121,7 @@ def _from_client(client: Any) -> dict[str, Any]:
 
 @runtime_checkable
 class _Clients(Protocol):
-    """A `LocalCluster`, or what else makes clients of itself."""
+    """A `LocalCluster`, or another object that makes clients of itself."""
 
     @property
     def endpoint(self) -> str: ...
@@ -127,13 +130,15 @@ class _Clients(Protocol):
 
 
 Cluster: TypeAlias = "str | StoreOptions | _Clients | Any | None"
-"""An address (``http://proxy:51080``), an SDK ``Client``, a `LocalCluster`; or `StoreOptions`, to say token, TLS,
-timeouts and retries, too. None: ``AIS_ENDPOINT`` and the SDK's other variables.
+"""Address, SDK ``Client``, `LocalCluster` or `StoreOptions`.
+
+An address is ``http://proxy:51080``. `StoreOptions` also have token, TLS, timeouts and retries. None:
+``AIS_ENDPOINT`` and the SDK's other variables.
 """
 
 
 def given_options(cluster: Cluster = None) -> StoreOptions | None:
-    """Return the options of the cluster that an argument names; None if it names none.
+    """Return the options of a cluster argument; None if it names none.
 
     Args:
         cluster: See `Cluster`.
@@ -153,7 +158,7 @@ def given_options(cluster: Cluster = None) -> StoreOptions | None:
 
 
 def cluster_options(cluster: Cluster = None) -> StoreOptions:
-    """Return the options of the cluster that an argument names, or of the environment.
+    """Return the options of a cluster argument or of the environment.
 
     Args:
         cluster: See `Cluster`. An endpoint that it leaves open is that of the environment.

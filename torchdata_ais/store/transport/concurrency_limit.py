@@ -18,11 +18,11 @@ _PAUSE_S = (
     5.0  # without batches after the first that was answered wrongly, twice as long after each further one
 )
 _LONGEST_S = 600.0
-_LOOK_S = 0.2  # how often one who waits looks whether it was cancelled
+_LOOK_S = 0.2  # interval at which waiting threads check for cancellation
 
 
 class Pace:
-    """Lets as many requests run at once as the cluster takes.
+    """Limiter that lets as many requests run as the cluster accepts.
 
     The number grows by one for each round of answers (as many as there are requests in flight), and is halved when
     the cluster answers 429 or 503: once for all the requests that were under way then. No request begins before the
@@ -35,9 +35,10 @@ class Pace:
         clock: Seconds that only grow.
 
     Attributes:
-        limit: How many may run now; the part behind the point grows towards the next one.
+        limit: How many may run now; the fraction grows towards the next one.
         running: How many run now.
-        batches: Whether many ranges may be asked for at once (`read_batch`). Set it to False for a cluster that cannot.
+        batches: Whether one request may contain many ranges (`read_batch`). Set it to False for a cluster that
+            cannot.
         wrong: How often a batch was answered wrongly.
 
     Example:
@@ -66,7 +67,7 @@ class Pace:
 
     @property
     def batches(self) -> bool:
-        """Whether many ranges may be asked for at once."""
+        """Return whether one request may contain many ranges."""
         return self._clock() >= self._batches_from
 
     @batches.setter
@@ -75,7 +76,7 @@ class Pace:
         self.wrong = 0
 
     def pause_batches(self) -> float:
-        """Note that a batch was answered wrongly: none is asked for, for a while.
+        """Note a wrong answer to a batch: none is requested for a while.
 
         Return the seconds, or 0 if it is so already.
 
@@ -89,7 +90,7 @@ class Pace:
         return 0.0
 
     def forget(self) -> None:
-        """Begin anew in a forked process: the requests of its parent are not its own."""
+        """Reset the counts in a forked process: they are the parent's requests."""
         self._changed = threading.Condition()
         self.running = 0
         self._slowed_at = float("-inf")
@@ -101,7 +102,7 @@ class Pace:
 
         Args:
             cancel: Ends the wait.
-            timeout: Seconds to wait at most; None is for ever.
+            timeout: Seconds to wait at most; None means no limit.
 
         Raises:
             Cancelled: `cancel` was called.
@@ -127,6 +128,7 @@ class Pace:
                 now = self._clock()
                 if cancel is not None and cancel.cancelled:
                     raise Cancelled
+                # A timeout on the wait below: `cancel` and `_not_before` do not notify.
                 if self.running < int(self.limit) and now >= self._not_before:
                     self.running += 1
                     return now
@@ -141,11 +143,13 @@ class Pace:
         with self._changed:
             self.running -= 1
             if answered:
+                # Additive increase: one more request after about as many answers as may run.
                 self.limit = min(float(self._most), self.limit + 1.0 / int(self.limit))
             elif busy is not None:
                 now = self._clock()
                 if busy.after_s is not None:
                     self._not_before = max(self._not_before, now + busy.after_s)
+                # Only requests started after the last decrease halve the limit: refusals of one burst count once.
                 if begun >= self._slowed_at:
                     self._slowed_at = now
                     self.limit = max(float(self._least), self.limit / 2)
@@ -156,13 +160,13 @@ _paces: dict[tuple[str, int, bool], Pace] = {}
 
 
 def pace_of(endpoint: str, node_requests: int = _MOST, *, opening: bool = False) -> Pace:
-    """Return the `Pace` that all requests of this process to the cluster at `endpoint` share.
+    """Return the `Pace` that requests to a cluster from this process share.
 
     Args:
         endpoint: The cluster, or the host of web files.
         node_requests: Requests at most; 32 are enough for a process.
-        opening: Of streams, whose bodies take as long as their reader: what is counted is that they begin. There
-            nothing has to be found out, so as many as may be begin at once, until the cluster says that is too much.
+        opening: For streams, whose bodies take as long as their reader: only their start counts. No limit has to be
+            found, so the maximum starts at once, until the cluster refuses some.
     """
     most = min(_MOST, node_requests)
     pace = _paces.get((endpoint, most, opening))

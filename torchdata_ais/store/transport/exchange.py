@@ -27,21 +27,22 @@ from torchdata_ais.store.transport.pools import pool_for
 from torchdata_ais.urls import redact
 
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What libraries raise over bytes they did not expect. `OverflowError` and `UnicodeError` are among them."""
+"""Exceptions of libraries for unexpected bytes.
+
+`OverflowError` and `UnicodeError` are among them.
+"""
 
 CHECK_TLS = Remedy(
     in_programs("check ca_cert= (AIS_CLIENT_CA) and that the endpoint speaks https"),
     in_commands("check AIS_CLIENT_CA and that the endpoint speaks https"),
 )
 _PASS_TOKEN = in_programs("pass cluster=StoreOptions(endpoint, token)")
-_SMALL = 64 << 10  # more than this, or for longer than _SOON_S, is not read of a body nobody wants
+_SMALL = 64 << 10  # larger or slower rests of unused bodies are not read
 _SOON_S = 2.0
 _TRANSIENT = {408, 409, 425, 429}
 _NO_SPACE = 507
 _PERMANENT_5XX = {501, 505, _NO_SPACE}
-_BETWEEN_NODES = re.compile(
-    r'[A-Z][a-z]+ "https?://[^"]*": '
-)  # as Go writes that a request of its own failed
+_BETWEEN_NODES = re.compile(r'[A-Z][a-z]+ "https?://[^"]*": ')  # Go's message of a failed request by the node
 _EXPIRED = re.compile(r"\bexpired\b", re.IGNORECASE)
 _EXPIRED_TODO = Remedy(
     "the token has expired: get a new one",
@@ -55,7 +56,7 @@ _SIZE_DIFFERS = re.compile(
     r"errsize \(\d{1,20} != \d{1,20}\)"
 )  # of the metadata, and of the file on the disk
 _NO_TEXT = ("style", "script", "title")
-_LONGEST_WAIT_S = 86_400.0  # a server that asks to wait longer means nothing by it
+_LONGEST_WAIT_S = 86_400.0  # longer waits of a server are not meant
 
 
 def send_once(
@@ -67,7 +68,7 @@ def send_once(
     headers: Mapping[str, str],
     body: Any = None,
 ) -> BaseHTTPResponse:
-    """Send one request and return the response to it, whatever its status.
+    """Send one request and return its response, with any status.
 
     Raises:
         IdleLostError: It is to be sent again, which does not count.
@@ -133,7 +134,10 @@ def _seconds(value: object) -> str:
 
 
 def drain(response: BaseHTTPResponse) -> None:
-    """Read a small rest, so that the connection can be used again; give up on a large or slow one."""
+    """Read a small rest, so that the connection can be used again.
+
+    A large or slow rest is given up.
+    """
     _read_small(response)
     if response.closed:
         response.release_conn()
@@ -156,7 +160,10 @@ def _read_small(response: BaseHTTPResponse) -> bytes:
 
 
 def _message_of(response: BaseHTTPResponse) -> str:
-    """Return what the server says about its error: AIStore's JSON, its header, or the text."""
+    """Return the server's message about its error.
+
+    It is in AIStore's JSON, its header, or the text.
+    """
     data = _read_small(response)
     drain(response)
     headers = response.headers
@@ -165,7 +172,10 @@ def _message_of(response: BaseHTTPResponse) -> str:
 
 
 def message_in(text: str) -> str:
-    """Return the message in AIStore's JSON, or `text` itself, as one line of bounded length."""
+    """Return the message in AIStore's JSON, or `text` itself.
+
+    It becomes one line of bounded length.
+    """
     with suppress(*UNREADABLE):
         fields = json.loads(text)
         text = str(fields.get("message") or text)
@@ -179,7 +189,9 @@ def message_in(text: str) -> str:
 
 
 def _text_in_page(page: str) -> str:
-    """Return the text of an HTML page: what is neither in a tag nor in a style, script or title.
+    """Return the text of an HTML page.
+
+    Tags, styles, scripts and the title are left out.
 
     Example:
         >>> _text_in_page("<title>t</title><b>busy</b> <style>b {}</style>now<br")
@@ -200,7 +212,7 @@ def _text_in_page(page: str) -> str:
 
 
 def refused(response: BaseHTTPResponse, options: StoreOptions, attempts: Attempts | None = None) -> Failed:
-    """Return what the error status of `response` means. Its body is read."""
+    """Return the failure of a response with an error status; read its body."""
     message = _message_of(response) or response.reason or "no message"
     after_s = _retry_after(response.headers.get("Retry-After", ""))
     failed = refusal(response.status, message, options, after_s)
@@ -214,7 +226,7 @@ def refused(response: BaseHTTPResponse, options: StoreOptions, attempts: Attempt
 
 
 def refusal(status: int, message: str, options: StoreOptions, after_s: float | None = None) -> Failed:
-    """Return what an error status means: which error it is, and whether to try again."""
+    """Return the failure of an error status: its error, and whether to retry."""
     failed = _meaning(status, message, options, after_s)
     failed.status = status
     return failed
@@ -222,7 +234,7 @@ def refusal(status: int, message: str, options: StoreOptions, after_s: float | N
 
 def _meaning(status: int, message: str, options: StoreOptions, after_s: float | None) -> Failed:
     what = f"the server answered {status} ({message})"
-    # What a proxy says while its targets are down or restart, or while one does not answer the proxy's own request.
+    # Messages of a proxy while its targets are down or restart, or while one does not answer the proxy.
     if status == 400 and ("no storage targets" in message or _BETWEEN_NODES.match(message)):
         return Failed(ReadError, what, "start the storage targets of the cluster", after_s=after_s)
     if _DAMAGED in message or _SIZE_DIFFERS.search(message):
@@ -255,7 +267,7 @@ def _meaning(status: int, message: str, options: StoreOptions, after_s: float | 
 
 
 def _retry_after(text: str) -> float | None:
-    """Return the seconds that a ``Retry-After`` header asks for: a number or a date."""
+    """Return the seconds of a ``Retry-After`` header: a number or a date."""
     with suppress(*UNREADABLE):
         try:
             seconds = float(text)
@@ -267,23 +279,29 @@ def _retry_after(text: str) -> float | None:
 
 
 def is_marked(response: BaseHTTPResponse) -> bool:
-    """Return whether a node of AIStore says by a header that it is one; over objects they do, but for DELETE."""
+    """Return whether a header marks the answer as one of an AIStore node.
+
+    Answers about objects are marked, except to DELETE.
+    """
     return any(name.lower().startswith("ais-") for name in response.headers)
 
 
 def is_page(content_type: str, body: bytes = b"") -> bool:
-    """Return whether a successful answer is a web page: AIStore sends none but with redirects and errors."""
+    """Return whether a successful answer is a web page.
+
+    AIStore sends pages only with redirects and errors.
+    """
     return content_type.lower().startswith("text/html") or body[:256].lstrip()[:1] == b"<"
 
 
 def refuse_page(response: BaseHTTPResponse, url: str) -> None:
-    """Raise `Failed` if somebody else's web page came from the host of `url` where bytes were asked for."""
+    """Raise `Failed` if a foreign web page came instead of bytes."""
     if is_page(response.headers.get("Content-Type", "")) and not is_marked(response):
         raise not_aistore(url, "it answered with a web page")
 
 
 def not_aistore(url: str, why: str) -> Failed:
-    """Return that somebody else answers at the host of `url`."""
+    """Return the failure of a host of `url` that is not AIStore."""
     parts = urlsplit(redact(url))
     where = f"{parts.scheme}://{parts.netloc}"
     todo = "check cluster= or AIS_ENDPOINT: host and port of a proxy of the cluster (http://host:51080)"

@@ -11,7 +11,10 @@ _INTERIM = 32  # answers before the answer: 100 Continue, 102 Processing, 103 Ea
 
 
 class _Head:
-    """The lines of a response's head. That they stop before the empty line is an error, not their end."""
+    """Lines of a response's head.
+
+    An end before the empty line is an error.
+    """
 
     def __init__(self, lines: Any) -> None:
         self._lines = lines
@@ -27,7 +30,7 @@ class _Head:
 
 
 class StrictResponse(HTTPResponse):
-    """A response whose head must be whole and whose chunks must be framed as the standard says."""
+    """A response with a complete head and chunks framed by the standard."""
 
     def begin(self) -> None:
         """Read the head."""
@@ -41,10 +44,12 @@ class StrictResponse(HTTPResponse):
                 self.fp = body
 
     def _read_status(self) -> tuple[str, int, str]:
-        """Return the first status that is the answer's; http.client takes any but 100 for it."""
+        """Return the first final status; http.client accepts any but 100."""
         for _ in range(_INTERIM):
             status: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
-            if not 100 <= status[1] < 200 or status[1] == 101:  # 101 is no answer to what we send: an error
+            if (
+                not 100 <= status[1] < 200 or status[1] == 101
+            ):  # 101 is not an answer to these requests: an error
                 return status
             parse_headers(self.fp)
         raise HTTPException(f"more than {_INTERIM} interim answers, and no answer")
@@ -57,7 +62,9 @@ class StrictResponse(HTTPResponse):
         return data
 
     def read_once(self, size: int) -> bytes:
-        """Return what one read of the socket brings, at most `size` bytes; ``b""`` at the end of the body.
+        """Return the bytes of one read of the socket, at most `size`.
+
+        ``b""`` is the end of the body.
 
         Raises:
             RemoteDisconnected: Before the end.
@@ -72,7 +79,9 @@ class StrictResponse(HTTPResponse):
         return data
 
     def read_into(self, view: memoryview) -> int:
-        """Fill `view` from a body that is not in chunks; return how many bytes came: fewer only at its end.
+        """Fill `view` from a body that is not chunked; return the size.
+
+        It is less than that of `view` only at the end of the body.
 
         Raises:
             HTTPException: It broke off before.
@@ -84,7 +93,7 @@ class StrictResponse(HTTPResponse):
 
 
 def strict_body(response: BaseHTTPResponse) -> StrictResponse:
-    """Return what stands under a response.
+    """Return the strict response inside of a response.
 
     It is read without urllib3's layers, a dozen calls each time. urllib3 does not know that it was read: give the
     response back with `let_go`.
@@ -94,13 +103,19 @@ def strict_body(response: BaseHTTPResponse) -> StrictResponse:
 
 
 def let_go(response: BaseHTTPResponse) -> None:
-    """Give the connection of a response back if the body was read to its end, else close it."""
+    """Release the connection of a response.
+
+    It returns to the pool if the body was read to its end, else it is closed.
+    """
     if not response.closed:
         response.close()
     response.release_conn()
 
 
 def plain_body(response: BaseHTTPResponse) -> StrictResponse | None:
-    """Return the `strict_body` of a response if that is a known number of bytes as they are, else None."""
+    """Return the `strict_body` of a response with a plain body, else None.
+
+    A plain body has a known number of bytes, without coding.
+    """
     plain = strict_body(response)
     return plain if not plain.chunked and plain.length and plain.fp is not None else None

@@ -40,14 +40,17 @@ class Facts:
 
     @property
     def identifying(self) -> bool:
-        """Whether two responses with these facts have the same bytes."""
+        """Return whether these facts prove that two responses have equal bytes."""
         return bool(self.version or self.checksum)
 
     def difference(self, other: Facts) -> str:
-        """Return in words what `other` has differently, or ``""``. Unknown values differ from nothing."""
+        """Return in words the difference of `other`, or ``""``.
+
+        Unknown values differ from nothing.
+        """
         if self.version and other.version and self.version != other.version:
             return f"version {self.version} became {other.version}"
-        # Digests of different lengths are of different hashes: the store behind a bucket has its own.
+        # Digests of different lengths are of different hashes: a cloud store uses another one than AIStore.
         comparable = self.checksum and other.checksum and len(self.checksum) == len(other.checksum)
         if comparable and self.checksum != other.checksum:
             return f"checksum {self.checksum} became {other.checksum}"
@@ -56,7 +59,7 @@ class Facts:
         return ""
 
     def adopt(self, other: Facts) -> None:
-        """Fill in what is not known yet."""
+        """Fill in unknown values."""
         self.size = other.size if self.size is None else self.size
         self.version = self.version or other.version
         if other.checksum:
@@ -64,7 +67,10 @@ class Facts:
 
 
 class ContentRange(NamedTuple):
-    """The bytes that an answer says it has, from `first` to `last`; and those of the whole object, if it tells them."""
+    """Byte range of an answer, from `first` to `last`, and the object's size.
+
+    The size is None if the answer lacks it.
+    """
 
     first: int
     last: int
@@ -72,7 +78,7 @@ class ContentRange(NamedTuple):
 
 
 def range_of(response: BaseHTTPResponse) -> ContentRange | None:
-    """Return what the ``Content-Range`` says; None if there is none."""
+    """Return the parsed ``Content-Range``; None if there is none."""
     found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if found is None:
         return None
@@ -84,7 +90,7 @@ def length_of(response: BaseHTTPResponse) -> int | None:
     """Return the ``Content-Length``; None if there is none.
 
     Raises:
-        Failed: It is no number. (Libraries take that for "until the connection closes".)
+        Failed: It is not a number. (Libraries take that for "until the connection closes".)
     """
     if response.headers.get("Transfer-Encoding", "").lower().find("chunked") >= 0:
         return None
@@ -99,12 +105,15 @@ def length_of(response: BaseHTTPResponse) -> int | None:
 
 
 def is_derived(location: Location) -> bool:
-    """Whether the body is a transform's output or a part of the object: not what has the checksum."""
+    """Return whether the body is a transform's output or a part of the object.
+
+    Such a body does not have the stored checksum.
+    """
     return any(name in location.params for name in _DERIVING)
 
 
 def facts_of(response: BaseHTTPResponse, location: Location) -> Facts:
-    """Return what the headers of a response say about the whole object."""
+    """Return the facts about the whole object in the headers of a response."""
     headers = response.headers
     found = Facts()
     if response.status == 200:
@@ -139,7 +148,10 @@ class Hash(Protocol):
 
 @functools.cache
 def _crc32c_library() -> ModuleType | None:
-    """Return the library with the hardware instruction; None if it is missing, or would compute in Python."""
+    """Return the library with the hardware instruction for CRC32C, or None.
+
+    None: it is missing, or would compute in Python.
+    """
     try:
         import google_crc32c
     except Exception:  # noqa: BLE001 - a broken installation raises anything
@@ -173,7 +185,9 @@ _reported: set[str] = set()  # kinds
 
 
 def hash_maker(checksum: str, kind: str = "") -> Callable[[], Hash] | None:
-    """Return a constructor of hashes of AIStore's name `kind`, or of those whose digests look like `checksum`.
+    """Return a constructor of hashes of AIStore's kind `kind`.
+
+    Or of the kind whose digests look like `checksum`.
 
     None if they cannot be computed here: crc32c without a library for it, and kinds that are not known.
     """
@@ -185,13 +199,13 @@ def hash_maker(checksum: str, kind: str = "") -> Callable[[], Hash] | None:
 
 
 def hash_like(checksum: str | None) -> Hash | None:
-    """Return a new hash whose digests look like `checksum`; None if there is none."""
+    """Return a new hash with digests like `checksum`; None without any."""
     make = hash_maker(checksum or "")
     return make() if make else None
 
 
 def unverifiable(checksum: str | None, kind: str = "") -> str:
-    """Return the kind of a checksum that cannot be computed here; empty if it can, or there is no checksum.
+    """Return the kind of a checksum that cannot be computed here, or "".
 
     Example:
         >>> unverifiable("0123456789abcdef"), unverifiable(None), unverifiable("12", "new-hash")

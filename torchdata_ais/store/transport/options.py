@@ -27,9 +27,9 @@ from torchdata_ais.urls import redact
 
 
 class Endpoint(str):
-    """The address of a cluster, ``http://host:51080``, without the user name and password that belong to it.
+    """Address of a cluster, ``http://host:51080``, without its login.
 
-    They are kept beside it, so that no URL, message or `repr` made of the address has them.
+    User name and password are kept separately, so that no URL, message or `repr` of the address has them.
 
     Attributes:
         login: User name and password for the address itself, for no other host; or None.
@@ -56,7 +56,7 @@ class Endpoint(str):
 
 
 def login_in(text: str) -> tuple[str, str]:
-    """Return user name and password of what stands before the ``@`` of an address.
+    """Return user name and password of the part before ``@`` in an address.
 
     Example:
         >>> login_in("me:p%40ss")
@@ -77,7 +77,7 @@ def basic(name: str, password: str) -> str:
 
 
 def clean_endpoint(endpoint: str) -> Endpoint:
-    """Return the address without what may be left out at its end.
+    """Return the address without its optional ending.
 
     Raises:
         UsageError: It is none.
@@ -109,21 +109,21 @@ def clean_endpoint(endpoint: str) -> Endpoint:
 @checked_options
 @dataclass(frozen=True)
 class Retry:
-    """When a request is tried again, and for how long.
+    """Retry policy of requests: conditions and bounds.
 
     Retried are refused, reset and stalled connections, short bodies, and the statuses 408, 409, 425, 429
     and 5xx (but not 501, 505, 507). Never retried are 404, 403, 401, 416 and every other 4xx.
 
     Attributes:
-        attempts: Failures in a row before the error is raised; a new byte begins the count anew. 1 is no retry.
+        attempts: Failures in a row before the error is raised; a new byte resets the count. 1 means no retry.
         backoff: Seconds before the second try; doubled for each further one, with jitter of up to half of it.
         max_backoff: The longest of these pauses in seconds. A server's ``Retry-After`` is honoured in full, if it
             is at most a day.
-        deadline: Seconds one object may spend waiting for the network, pauses included; None is for ever.
-            The time its consumer takes does not count, and every MiB that arrives adds a second, so that a
-            large shard on a slow line is not cut off. The same for any other request to the cluster, and for a
-            whole listing, all its pages together, where nothing is added: a million objects behind a cloud
-            bucket may need more than the default.
+        deadline: Seconds one object may spend waiting for the network, pauses included; None means no limit. The time
+            its consumer takes does not count, and every MiB that arrives adds a second, so that a large shard on a
+            slow line is not cut off. The same for any other request to the cluster, and for a whole listing, all its
+            pages together, where nothing is added: a million objects of a cloud bucket may need more than the
+            default.
 
     Example:
         >>> Retry(attempts=3, backoff=0.0).delay(1)
@@ -142,17 +142,19 @@ class Retry:
             raise UsageError.at(f"{self} has a negative time", todo="pass seconds >= 0, deadline > 0 or None")
 
     def delay(self, failures: int) -> float:
-        """Return the pause in seconds after so many `failures` in a row (1 or more)."""
+        """Return the pause in seconds after `failures` in a row (1 or more)."""
         full = min(self.max_backoff, self.backoff * 2.0 ** min(failures - 1, 30))
         return full * random.uniform(0.5, 1.0)
 
 
 ONE_TRY = Retry(attempts=1, deadline=5.0)
-"""For what is asked for the sake of a better message."""
+"""Policy of requests that only improve a message."""
 
 
 class TokenSource:
-    """A token that a function or a file gives: read when it is first needed, and again after a 401.
+    """A token from a function or a file.
+
+    It is read when it is first needed, and again after a 401.
 
     Args:
         origin: The function, or the path of the file. A file has the token alone, or JSON with a ``"token"``, as the
@@ -179,7 +181,7 @@ class TokenSource:
         return self._value
 
     def renewed(self, old: str) -> bool:
-        """Read the token again if it is still `old`, and return whether there is another one now."""
+        """Read the token again if it is still `old`; return whether it changed."""
         if self._value == old:
             self._value = self._read()
         return self._value != old
@@ -209,7 +211,10 @@ class TokenSource:
 
 
 Token: TypeAlias = "str | Callable[[], str] | os.PathLike[str] | TokenSource | None"  # noqa: S105 - a type
-"""A bearer token; or a function that returns it, or the path of its file (`pathlib.Path`)."""
+"""A bearer token, a function that returns it, or the path of its file.
+
+A path is a `pathlib.Path`.
+"""
 
 
 def _called(function: Callable[[], str]) -> str:
@@ -243,19 +248,19 @@ def _file_text(path: str) -> str:
 @checked_options
 @dataclass(frozen=True)
 class StoreOptions:
-    """Everything the store needs to know besides a URL.
+    """Settings of the store besides the URL.
 
     Attributes:
         endpoint: ``http://proxy:51080``, for URLs that name no host (``ais://bucket/object``). Kept as an
             `Endpoint`: a user name and password in it are sent to it, and are shown nowhere.
-        token: Bearer token; sent to the endpoint and to the nodes of its cluster map, to no other host: without
-            an endpoint to nobody, whatever hosts the URLs name. White space around it is dropped. A function without
-            arguments, or the `pathlib.Path` of a file, gives a token that expires: it is read again once after a 401.
-            Worker processes get the function by pickle: take one from the top of a module.
+        token: Bearer token; sent only to the endpoint and to the nodes of its cluster map. Without an endpoint it is
+            never sent, whatever hosts the URLs name. White space around it is dropped. A function without arguments,
+            or the `pathlib.Path` of a file, gives a token that expires: it is read again once after a 401. Worker
+            processes get the function by pickle: take one from the top of a module.
         ca_cert: File or folder with the CA certificates to trust; None is the system's.
         client_cert: PEM file with certificate and key, or a pair of files.
         skip_verify: Do not check the server's certificate.
-        connect_timeout: Seconds to connect, TLS handshake included; None is no limit.
+        connect_timeout: Seconds to connect, TLS handshake included; None means no limit.
         first_byte_timeout: Seconds until the response begins (a cold object is fetched first).
         stall_timeout: Seconds without a byte in the middle of a body. Answers that are not the bytes of an object
             (a page of a listing, the state of a job) must be whole within the three timeouts together.
@@ -268,12 +273,12 @@ class StoreOptions:
         pin: A version, checksum or size that differs from the listing's is an `ObjectChangedError`.
         pool_size: Idle connections kept per host.
         idle_timeout: Seconds without a request after which a connection is closed: less than nodes wait (a storage
-            target of AIStore 30 s). One that a node has closed before is replaced, which is no failure.
-        node_requests: Requests in flight at most from all processes of this machine together to one cluster (a
-            target of AIStore refuses more than 256); at most 32 of them from one process. Loaders share them out
-            evenly, at least one a process. A cluster that answers 429 or 503 halves what a process has.
-        get_batch: Whether reading by index may ask for the ranges of many samples in one request (GetBatch). Such
-            requests keep a job on the cluster, which refuses maintenance meanwhile. False: each range is a request.
+            target of AIStore 30 s). One that a node has closed before is replaced, which does not count as a failure.
+        node_requests: Requests in flight at most from all processes of this machine together to one cluster (a target
+            of AIStore refuses more than 256); at most 32 of them from one process. Loaders divide them evenly, at
+            least one for each process. An answer 429 or 503 halves the number of a process.
+        get_batch: Whether reading by index may request the ranges of many samples at once (GetBatch). Such requests
+            keep a job on the cluster, which refuses maintenance meanwhile. False: each range is a request.
     """
 
     endpoint: str = ""
@@ -326,7 +331,10 @@ class StoreOptions:
         return token.value() if isinstance(token, TokenSource) else token  # type: ignore[return-value]
 
     def renew(self, old: str | None) -> bool:
-        """Return whether there is another token than `old`, which was refused: from a function or a file."""
+        """Return whether there is another token than the refused `old`.
+
+        It comes from a function or a file.
+        """
         return old is not None and isinstance(self.token, TokenSource) and self.token.renewed(old)
 
     @property

@@ -35,12 +35,12 @@ for _name in ("urllib3.connectionpool", "urllib3.util.retry"):  # they log URLs 
     logging.getLogger(_name).addFilter(RedactingFilter())
 
 _LOOK_S = 1.0  # how often to look for connections that have been idle for too long
-_SAFE = ("GET", "HEAD")  # what may be sent again where nobody knows whether it was answered
+_SAFE = ("GET", "HEAD")  # may be sent again when it is unknown whether they were answered
 _HOSTS = 256  # pools kept per manager; a cluster has a pool for each target
 
 
 class IdleLostError(Exception):
-    """A connection that had been idle was closed by the node before a request over it had any answer."""
+    """The node closed an idle connection before it answered a request."""
 
 
 class _Connection(HTTPConnection):
@@ -61,7 +61,7 @@ class _TLSConnection(_Connection, HTTPSConnection):
     def connect(self) -> None:
         super().connect()
         Cancel.current().watch(self.sock)
-        self.is_verified = True  # skip_verify was asked for: no InsecureRequestWarning for each request
+        self.is_verified = True  # skip_verify was set: no InsecureRequestWarning for each request
 
 
 class _Pool(HTTPConnectionPool):
@@ -83,7 +83,7 @@ class _Pool(HTTPConnectionPool):
         super()._put_conn(conn)
 
     def _close_idle(self) -> None:
-        """Close what has been idle for too long; it connects again when it is used."""
+        """Close connections that were idle for too long; use reconnects them."""
         now = time.monotonic()
         if now < self._look_at or self.pool is None:
             return
@@ -108,7 +108,9 @@ class _TLSPool(_Pool, HTTPSConnectionPool):
 
 
 def pool_for(url: str, options: StoreOptions) -> urllib3.PoolManager:
-    """Return this process's pool manager for `url`: direct, or through the proxy the environment names.
+    """Return the pool manager of this process for `url`.
+
+    It connects directly, or through the proxy that the environment names.
 
     Raises:
         UsageError: A certificate file is missing or is none.
@@ -147,9 +149,10 @@ def _make_manager(tls: bool, proxy: str | None, options: StoreOptions) -> urllib
 
 
 def report_sockets(manager: urllib3.PoolManager, options: StoreOptions) -> None:
-    """Make the connections of `manager` strict, and tell the `Cancel` of their thread about their sockets.
+    """Make the connections of `manager` strict, and known to `Cancel`.
 
-    Requests over them raise `IdleLostError` where they are to be sent again.
+    The `Cancel` of their thread gets their sockets. Requests over them raise `IdleLostError` where they are to be
+    sent again.
     """
     idle = options.idle_timeout
     make: dict[str, Any] = {
@@ -181,7 +184,10 @@ def _tls_context(options: StoreOptions) -> ssl.SSLContext:
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the HTTP proxy that the environment names for `url`. This machine is always reached directly."""
+    """Return the HTTP proxy that the environment names for `url`.
+
+    This machine is always reached directly.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     if host == "localhost" or host.endswith(".localhost"):

@@ -21,7 +21,10 @@ from torchdata_ais.urls import Location
 
 
 class _Budget:
-    """What all shares hold together. The lock is re-entrant: the garbage collector may close a share."""
+    """Bytes that all shares hold together.
+
+    The lock is re-entrant: the garbage collector may close a share.
+    """
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -34,7 +37,10 @@ _budget = _Budget()
 
 
 def _renew() -> None:
-    """Start a forked process with nothing used: its parent's threads do not exist there."""
+    """Reset a forked process to nothing used.
+
+    The threads of its parent do not exist there.
+    """
     global _budget  # noqa: PLW0603 - one budget per process is the point
     _budget = _Budget()
 
@@ -45,12 +51,12 @@ os.register_at_fork(after_in_child=_renew)
 class Share:
     """The part of the budget that one open object holds.
 
-    An object that holds nothing may always take a block: nobody waits for ever. Beyond that it may take
-    while all together stay within the limit and itself within ``limit / open objects``, so that an object
-    opened ahead of its turn cannot starve the one being read.
+    An object that holds nothing may always take a block, so no object waits for ever. Beyond that it may take while
+    all together stay within the limit and itself within ``limit / open objects``. So an object opened ahead of its
+    turn cannot starve the one being read.
 
     Args:
-        limit: What the process may hold in all.
+        limit: Bytes that the process may hold in all.
     """
 
     def __init__(self, limit: int) -> None:
@@ -62,11 +68,15 @@ class Share:
             budget.shares += 1
 
     def take(self, size: int) -> bool:
-        """Wait until `size` bytes may be held in addition; return False once the share is closed."""
+        """Wait until `size` more bytes may be held.
+
+        Return False once the share is closed.
+        """
         budget = self._budget
         with budget.changed:
             while not self._closed:
                 fair = budget.used + size <= self._limit and self._held + size <= self._limit // budget.shares
+                # An empty share always gets a block: otherwise objects that hold blocks could wait for each other.
                 if self._held == 0 or fair:
                     self._held += size
                     budget.used += size
@@ -99,7 +109,7 @@ class Share:
 
 
 def held_now() -> tuple[int, int]:
-    """Return how many bytes this process holds fetched ahead, and how many it held at most."""
+    """Return the bytes this process holds fetched ahead, and their maximum."""
     return _budget.used, _budget.peak
 
 
@@ -123,20 +133,20 @@ class Stats:
 
 
 class Reader(ABC):
-    """Yields the blocks of one object, and learns about it meanwhile.
+    """Iterator over the blocks of one object that collects its metadata.
 
     The thread that reads ahead and the consumer may take turns in `blocks`; never both at once.
 
     Args:
         options: Where and how.
         start: The first byte wanted.
-        known: What the object must be.
+        known: The expected metadata of the object.
 
     Attributes:
-        facts: What is known about the object, more once it is open.
+        facts: The metadata of the object, more once it is open.
         verified: Whether the whole body was compared with a checksum; None before its end.
         cancel: Ends the reading.
-        stats: What was measured so far.
+        stats: Measurements so far.
     """
 
     def __init__(self, options: StoreOptions, start: int, known: Facts) -> None:
@@ -160,26 +170,29 @@ class Reader(ABC):
         """Yield blocks, never an empty one."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing before their first block
-        """Let go of what is held although `blocks` may never have begun."""
+        """Release held resources even if `blocks` never started."""
 
-    def check_overdue(self) -> None:  # noqa: B027 - what is read locally has no time limit
-        """End a step of `blocks` that takes too long; called by the thread that waits for it."""
+    def check_overdue(self) -> None:  # noqa: B027 - local reads have no time limit
+        """End a step of `blocks` that takes too long.
+
+        Called by the thread that waits for it.
+        """
 
 
 _JOIN_S = 0.3  # close() waits this long for the thread; one that is connecting ends by its timeout
 _LIVENESS_S = 1.0
 _INTERRUPTED = "reading was interrupted"
 _CALL_S, _COPY_BYTES_S = 1e-4, 1e9  # a block that comes in no more time than its copy takes was there already
-_PATIENCE_S = 5e-3  # what a consumer that reads for itself may lose by waiting, beside a fifth of its time
+_PATIENCE_S = 5e-3  # most time a consumer that reads for itself may lose by waiting, plus a fifth of its time
 _SMALL = 128 << 10  # blocks below this are joined while they wait: servers may send in crumbs
 
 
 class Channel:
-    """What the thread and the consumer share.
+    """State shared by the reading thread and the consumer.
 
-    Either of them reads the stream, one at a time. The thread begins, ahead of the consumer. A consumer that is faster
-    reads for itself from then on, as long as the bytes are there when it asks: for what waits in the kernel's buffer
-    no thread is needed, and handing blocks from one to the other costs a third of the speed. Once it had to wait for
+    Either of them reads the stream, one at a time. The thread starts, ahead of the consumer. A consumer that is
+    faster reads for itself from then on, as long as the bytes are there when it needs them. Bytes in the kernel's
+    buffer need no thread, and passing blocks between threads costs a third of the speed. Once it had to wait for
     bytes, the thread reads ahead again.
     """
 
@@ -191,16 +204,17 @@ class Channel:
         self._block_bytes = options.block_bytes
         self._stream = reader.blocks()
         self._share = Share(options.prefetch_bytes)
+        # Guards the turn and the blocks. Re-entrant: the garbage collector may call `cancel` in a thread that has it.
         self._lock = threading.RLock()
         self._ready = threading.Condition(self._lock)
         self._blocks: deque[bytes] = deque()
         self._done = False  # no block follows those
-        self._error: Exception | None = None  # what comes in place of a block then; None: the object ended
-        self._reading = False  # whether somebody is in the stream
+        self._error: Exception | None = None  # raised in place of a block then; None: the object ended
+        self._reading = False  # True while a thread reads the stream: at most one does
         self._ahead = True  # whether the thread reads, or the consumer
         self._one_block = before_its_turn  # the thread reads no more until the consumer comes
         self._alone_since = 0.0  # when the consumer began to read for itself; 0: never
-        self._lost_s = 0.0  # what it has waited for bytes since
+        self._lost_s = 0.0  # seconds it has waited for bytes since
         self._thread = threading.Thread(target=self._fetch, name="torchdata_ais.fetch", daemon=True)
 
     def start(self) -> None:
@@ -215,7 +229,10 @@ class Channel:
         self.reader.close()
 
     def _has_turn(self) -> bool:
-        """Wait until the thread is to read and may hold a block more; return False at the end."""
+        """Wait until the thread may read and hold another block.
+
+        Return False at the end.
+        """
         while True:
             with self._lock:
                 while not self._may_read():
@@ -223,6 +240,7 @@ class Channel:
                         return False
                     self._ready.wait(_LIVENESS_S)
                     self.reader.check_overdue()  # if it is the consumer who is stuck
+            # Without the lock: `take` may wait for other objects. The turn is checked again afterwards.
             if not self._share.take(self._block_bytes):
                 continue
             with self._lock:
@@ -238,7 +256,10 @@ class Channel:
         return not (self._one_block and self._blocks)
 
     def _read_ahead(self) -> None:
-        """Read the next block and keep it for the consumer. `_has_turn` has set `_reading`."""
+        """Read the next block and keep it for the consumer.
+
+        `_has_turn` has set `_reading`.
+        """
         block = self._next_block()
         self._share.give(self._block_bytes - len(block or b""))
         with self._lock:
@@ -248,7 +269,10 @@ class Channel:
             self._ready.notify_all()
 
     def _next_block(self) -> bytes | None:
-        """Take a block from the stream; None if there is none more, which is noted with what went wrong."""
+        """Take a block from the stream; None at its end or after an error.
+
+        The end is noted with the error.
+        """
         error: Exception | None = None
         try:
             block = next(self._stream, None)
@@ -265,7 +289,7 @@ class Channel:
         return None
 
     def _end(self, error: Exception | None) -> None:
-        """Note that nobody is in the stream any more, and what comes when the blocks have been taken."""
+        """Note the end of the stream, and the error after its blocks."""
         with self._lock:
             self._reading = False
             if not self._done:
@@ -280,7 +304,7 @@ class Channel:
             self._blocks.append(block)
 
     def take(self) -> bytes:
-        """Return the next block: one that is there, or else wait for it, or read it."""
+        """Return the next block: a finished one, else wait for it or read it."""
         begin = time.monotonic()
         mine = False  # whether a block is read here
         try:
@@ -301,7 +325,7 @@ class Channel:
                     return block
                 mine = False
         except BaseException:
-            if mine:  # Ctrl-C, and nobody knows where: a block may be lost, so that none must follow it
+            if mine:  # Ctrl-C at any point: a block may be lost, so that none must follow it
                 self._end(ReadError.at(_INTERRUPTED, todo="open it again", url=self._place.shown))
             raise
         self._stats.wait_s += time.monotonic() - begin
@@ -324,7 +348,7 @@ class Channel:
         return None
 
     def _await_thread(self) -> None:
-        """Wait for what the thread reads. Called with the lock held."""
+        """Wait for the block of the thread. Called with the lock held."""
         if not self._thread.is_alive():
             raise ReadError.at(
                 "the fetching thread is gone", todo="open the object again", url=self._place.shown
@@ -335,7 +359,10 @@ class Channel:
         self._ready.wait(_LIVENESS_S)
 
     def _weigh(self, begin: float, size: int) -> None:
-        """See whether it pays that the consumer reads for itself: a block of `size` bytes was asked for at `begin`."""
+        """Decide whether the consumer should read for itself.
+
+        It requested a block of `size` bytes at `begin`.
+        """
         now = time.monotonic()
         took_s = now - begin
         self._stats.wait_s += took_s
@@ -350,11 +377,14 @@ class Channel:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is under way any more, and nothing will be."""
+        """Return whether all reading has ended."""
         return self._done and not self._blocks
 
     def cancel(self) -> None:
-        """Let everybody go who waits. Called by the garbage collector, too: it waits for nobody."""
+        """Wake all waiting threads, without waiting for any.
+
+        The garbage collector calls it, too.
+        """
         if self.pid != os.getpid():
             return  # the thread, its socket and its locks are the parent's
         with self._lock:
@@ -375,8 +405,9 @@ _KEPT_BYTES = 16 << 20
 
 @functools.cache
 def keep_memory() -> None:
-    """Make glibc keep what is freed: to get it from the kernel again costs a tenth of the time.
+    """Make glibc keep freed memory.
 
-    It gives back what lies free above twice the size of the largest block freed so far. The memory is never touched.
+    Requesting it from the kernel again costs a tenth of the time. It gives back free memory above twice the size of
+    the largest block freed so far. The memory is never touched.
     """
     bytes(_KEPT_BYTES)

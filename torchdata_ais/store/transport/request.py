@@ -38,11 +38,10 @@ def send(
     body: Callable[[], Iterator[bytes]] | None = None,
     follow: bool = True,
 ) -> BaseHTTPResponse:
-    """Send a request, follow its redirects, and return the response with its body unread.
+    """Send a request, follow redirects, and return the unread response.
 
     The token goes to the cluster only (see `tokens`). One of a function or a file is read again once after a 401. A
-    redirect is followed for this request alone: the
-    next one asks the proxy again, so that a dead target is routed around.
+    redirect is followed for this request alone. The next request goes to the proxy again, which avoids a dead target.
 
     Args:
         method: The HTTP method.
@@ -83,7 +82,7 @@ def _sent(
     for _ in range(_REDIRECTS):
         connect_s = attempts.bound(options.connect_timeout)
         answer_s = attempts.bound(options.first_byte_timeout)
-        attempts.expect(connect_s, answer_s)  # the cluster map may have to be asked for
+        attempts.expect(connect_s, answer_s)  # the cluster map may have to be fetched
         attempts.record.host = urlsplit(url).netloc.rpartition("@")[2]
         sent = {"Accept-Encoding": "identity", "User-Agent": "torchdata-ais", **(headers or {})}
         if with_token:
@@ -150,7 +149,10 @@ def refused_read(
 def send_message(
     url: str, text: bytes, options: StoreOptions, attempts: Attempts, **headers: str
 ) -> BaseHTTPResponse:
-    """Send ``GET`` with a message in JSON, as AIStore takes questions, and return the response; see `send`."""
+    """Send ``GET`` with a message in JSON, and return the response.
+
+    AIStore takes queries like this; see `send`.
+    """
     headers |= {"Content-Type": "application/json", "Content-Length": str(len(text))}
     return send("GET", url, options, attempts, headers=headers, body=lambda: iter([text]))
 
@@ -168,12 +170,12 @@ def _joined(url: str, location: str) -> str:
             return target
         shown = repr(redact(target)[:_SHOWN])
     except ValueError:
-        shown = "what is no URL"  # nor can it be seen what is secret in it
+        shown = "what is no URL"  # nor can its secrets be found
     raise Failed(ReadError, f"redirected to {shown}, which is no web address", _NODE)
 
 
 def _sent_in_time(blocks: Iterator[bytes], options: StoreOptions, attempts: Attempts) -> Iterator[bytes]:
-    """Yield the blocks of a body to send, and give each one its own time; then the answer has its."""
+    """Yield the blocks of a body, with a timeout for each and the answer."""
     Cancel.current().set_timeout(attempts.bound(options.stall_timeout))
     for block in blocks:
         attempts.expect(attempts.bound(options.stall_timeout))

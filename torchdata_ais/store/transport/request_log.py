@@ -1,7 +1,7 @@
 """Log of the requests of this process.
 
-Always kept, for it costs less than a thousandth of a request; whoever wants to know looks here: a trace, a report of
-ranks, a record of a run that stands still.
+Always kept, for it costs less than a thousandth of a request. A trace, a report of ranks and a record of a stalled
+run read it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ KEPT = 1024
 
 
 class RequestRecord(msgspec.Struct, array_like=True):
-    """One request for bytes, and what came of it.
+    """One request for bytes, and its outcome.
 
     Attributes:
         name: The object, without secrets.
-        host: Who was asked: the node that sends the bytes, once a redirect has named it; ``file`` for a disk.
-        begun: When, in seconds since 1970 by this machine's clock.
-        start: The first byte asked for.
+        host: The node that sends the bytes, once a redirect has named it; ``file`` for a disk.
+        begun: Its start, in seconds since 1970 by this machine's clock.
+        start: The first requested byte.
         first_byte_s: Seconds until the answer began; None before.
         read_s: Seconds spent waiting for bytes of its body.
-        took_s: Seconds from the question to the end, those in which nobody wanted bytes included; None before.
-        bytes: What came.
+        took_s: Seconds from the request to the end, those without a waiting consumer included; None before.
+        bytes: The number of received bytes.
         attempt: Which attempt for these bytes it was, from 1.
-        error: What ended it; empty for a good end.
+        error: The failure that ended it; empty for a success.
     """
 
     name: str
@@ -61,7 +61,10 @@ class Journal:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew: in a forked process all is the parent's, and so is the thread that held the lock."""
+        """Start an empty log with a new lock, in a forked process.
+
+        The old entries, and the thread that held the lock, are the parent's.
+        """
         self._lock = threading.Lock()
         self._under_way: dict[int, tuple[RequestRecord, float]] = {}
         self._last: deque[RequestRecord] = deque(maxlen=KEPT)
@@ -69,16 +72,16 @@ class Journal:
 
     @contextmanager
     def asking(self, name: str, url: str, start: int = 0, attempt: int = 1) -> Iterator[RequestRecord]:
-        """Note a request that is sent in the context, and what ended it.
+        """Note a request that is sent in the context, and how it ends.
 
         Args:
             name: The object, without secrets.
-            url: Who is asked first; ``file`` for a disk.
-            start: The first byte asked for.
+            url: The URL of the first request; ``file`` for a disk.
+            start: The first requested byte.
             attempt: Which attempt it is.
         """
         host = urlsplit(url).netloc.rpartition("@")[2] or url
-        # As text that can be written everywhere: a file's name may hold bytes that are no UTF-8.
+        # As text that can be written everywhere: a file's name may hold bytes that are not UTF-8.
         told = str(name) if name.isascii() else name.encode(errors="backslashreplace").decode()
         record = RequestRecord(told, host, time.time(), start, attempt=attempt)
         with self._lock:
@@ -97,21 +100,30 @@ class Journal:
                     self.ended += 1
 
     def under_way(self) -> list[RequestRecord]:
-        """Return the requests that have not ended, the oldest first; `took_s` says for how long."""
+        """Return the requests that have not ended, the oldest first.
+
+        Their `took_s` is the time so far.
+        """
         with self._lock:
             found = list(self._under_way.values())
         now = time.monotonic()
         return [msgspec.structs.replace(record, took_s=now - begun) for record, begun in found]
 
     def since(self, ended: int) -> tuple[list[RequestRecord], int]:
-        """Return the requests that ended after the first `ended`, as far as they are kept, and how many have now."""
+        """Return the requests that ended after the first `ended`.
+
+        Return also how many have ended by now. Old ones are not kept.
+        """
         with self._lock:
             new = min(self.ended - ended, len(self._last))
             return list(self._last)[len(self._last) - new :], self.ended
 
 
 def told_name(place: Location) -> str:
-    """Return the name that an object is told by: as lists of shards have it, without secrets."""
+    """Return the display name of an object.
+
+    It is the name in lists of shards, without secrets.
+    """
     return place.uri if place.kind == "object" else place.shown
 
 

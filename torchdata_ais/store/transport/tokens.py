@@ -1,4 +1,4 @@
-"""Tokens, and who receives them."""
+"""Tokens, and the hosts that receive them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _maps: dict[tuple[str, str], tuple[float, frozenset[_Origin]]] = {}
 
 
 def origin(url: str) -> _Origin | None:
-    """Return scheme, host and port that a request for `url` goes to; None if it names no host.
+    """Return scheme, host and port of `url`; None if it names no host.
 
-    Taken apart as urllib3 does when it connects: of what is no proper URL, other parsers see other hosts.
+    It is parsed as urllib3 does when it connects: in malformed URLs, other parsers find other hosts.
 
     Example:
         >>> origin("HTTP://Node.:80/x") == origin("http://me:pass@node")
@@ -50,9 +50,10 @@ def origin(url: str) -> _Origin | None:
 
 
 def authorization(url: str, options: StoreOptions) -> dict[str, str]:
-    """Return the header with the token if a request for `url` goes to the cluster of `options`, else nothing.
+    """Return the header with the token for a request to the cluster.
 
-    That is the endpoint which the token was given for, never the host of a URL itself, which is data.
+    The header is empty if `url` leads elsewhere. The cluster is that of the token's endpoint in `options`, never the
+    host of a URL itself, which is data.
     """
     target = origin(url)
     if not options.token or not options.endpoint or target is None:
@@ -64,20 +65,20 @@ def authorization(url: str, options: StoreOptions) -> dict[str, str]:
 
 
 def is_node(url: str, options: StoreOptions) -> bool:
-    """Return whether the host of `url` is a node on the map of the cluster of `options`."""
+    """Return whether the host of `url` is a node of the cluster's map."""
     target = origin(url)
     return bool(options.endpoint) and target is not None and target in _cluster(target, options)
 
 
 def login_of(url: str, options: StoreOptions) -> tuple[str, _Origin | None, dict[str, str]]:
-    """Return `url` without user name and password, and the header with them for its origin.
+    """Return `url` without its login, and the header with it for its origin.
 
-    They are those written into `url`, or else those given with the endpoint, if it goes there.
+    User name and password are those in `url`, else those given with the endpoint, if it leads there.
     """
     try:
         parts = parse_url(url)
     except LocationParseError:
-        return url, None, {}  # what cannot be taken apart is not sent
+        return url, None, {}  # a URL that cannot be parsed is not sent
     login = None
     if parts.auth is not None:
         login = login_in(parts.auth)
@@ -89,7 +90,7 @@ def login_of(url: str, options: StoreOptions) -> tuple[str, _Origin | None, dict
 
 
 def _cluster(wanted: _Origin, options: StoreOptions) -> frozenset[_Origin]:
-    """Return the addresses of the nodes of the cluster, fetched when first needed."""
+    """Return the addresses of the cluster's nodes, fetched on first use."""
     key = (str(options.endpoint), options.bearer or "")
     fetched, nodes = _maps.get(key, (float("-inf"), frozenset()))
     if wanted in nodes or time.monotonic() - fetched < _MAP_AGE_S:
