@@ -1,4 +1,7 @@
-"""``torchdata-ais convert``: pictures, sound, tables and shards into shards."""
+"""``torchdata-ais convert``: pictures, sound and tables into shards.
+
+It also converts shards.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +168,7 @@ def convert(
 def _decoder(
     function: Callable[..., Any] | None, size: int | None, shorter: int | None, max_pixels: int | None
 ) -> Any:
-    """Return what turns the bytes into values, where anything is to be done with values."""
+    """Return the decoder of the samples, where values are needed."""
     if function is None and not size and not shorter:
         return None
     from torchdata_ais.codecs import MAX_PIXELS, Decoder
@@ -208,7 +211,7 @@ _SHOWN = 8  # classes
 
 
 def tell(done: Conversion, target: str, *, as_json: bool) -> None:
-    """Print what was written, and what was not."""
+    """Print the written shards, and the left-out items."""
     if as_json:
         rows = [
             {"name": shard.name, "samples": shard.samples, "size": shard.size, "checksum": shard.checksum}
@@ -258,7 +261,7 @@ def tell(done: Conversion, target: str, *, as_json: bool) -> None:
 
 
 def _removing(shards: list[str]) -> str:
-    """Return the command that removes shards; a shell expands the braces that stand for many.
+    """Return the command that removes shards, with braces for many.
 
     Example:
         >>> _removing([f"ais://pets/s-{number:03d}.tar" for number in range(8, 12)])

@@ -133,7 +133,7 @@ def bench(
 
 
 def _say(stage: str) -> None:
-    """Show what runs, to people only."""
+    """Show the running check, on terminals only."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{stage:<12}\r")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""``torchdata-ais index``: make the sample index of shards, or compare it with them."""
+"""``torchdata-ais index``: make the sample index of shards, or check it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def index(
 
 
 def _show(index: SampleIndex, place: str, as_json: bool, problems: list[str] | None) -> None:
-    """Print what an index covers and, if it was compared, what is wrong."""
+    """Print the extent of an index and, if it was compared, the problems."""
     shards = sum(1 for _ in (index.selected() if index.is_selection else index.shards))
     if as_json:
         plain = {

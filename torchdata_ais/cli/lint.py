@@ -122,7 +122,10 @@ def lint(
 
 
 def _stored(report: LintReport) -> str | None:
-    """Store the index of shards without errors beside them, and return where it lies; None if there are errors."""
+    """Store the index of error-free shards with them, and return its path.
+
+    None if there are errors.
+    """
     return None if report.index is None else report.index.save().stored[0].folder.where
 
 

@@ -125,7 +125,7 @@ def _is_shard(url: str, options: StoreOptions) -> bool:
 
 
 def _members(url: str, options: StoreOptions) -> list[dict[str, Any]]:
-    """Read a shard to its end, and return what it holds."""
+    """Read a shard to its end, and return its contents."""
     from torchdata_ais.store import open_blocks
     from torchdata_ais.tar import TarReader, decompress
 
@@ -330,7 +330,7 @@ def get(
 
 
 def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) -> bool:
-    """Whether a file holds the bytes of the object already.
+    """Report whether a file has the bytes of the object already.
 
     Raises:
         UsageError: It holds something else, which is not to be overwritten.
@@ -482,7 +482,7 @@ def rm(
 
 
 def _found(url: str, recursive: bool, options: StoreOptions) -> list[ObjectURL]:
-    """Return what is to go for one URL."""
+    """Return the objects and buckets to remove for one URL."""
     from torchdata_ais.cli._objects import is_member, named_objects, object_place
     from torchdata_ais.store import head_object, list_objects
 
