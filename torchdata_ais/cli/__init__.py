@@ -52,7 +52,7 @@ def _root(
         False, "--version", callback=_version, is_eager=True, help="Show the version.", metavar=""
     ),
 ) -> None:
-    """Stream WebDataset shards from AIStore into PyTorch: try it, look at shards, store them."""
+    """Stream WebDataset shards from AIStore into PyTorch: try, check, store."""
 
 
 for _panel, _commands in _PANELS.items():

@@ -38,10 +38,10 @@ def demo(
     endpoint: str = "",
     keep: bool = False,
 ) -> None:
-    """Train a model on shards in AIStore, and check that every sample came exactly once.
+    """Train a model on shards in AIStore; check that each sample came once.
 
-    Draws a data set of pets, stores it as tar shards of uneven size in a cluster, and trains a small network on
-    it under DataLoader2 with worker processes. Fails if a sample was lost or doubled, or if nothing was learned.
+    Draws a data set of pets, stores it as tar shards of uneven size in a cluster, and trains a small network on it
+    under DataLoader2 with worker processes. Fails if a sample was lost or doubled, or if nothing was learned.
 
     Args:
         samples: Samples to draw; a fifth of them is held out.

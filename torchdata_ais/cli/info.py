@@ -31,10 +31,10 @@ def info(
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
-    """Show how many samples a data set has, its fields and their bytes, its classes, and the sizes of its pictures.
+    """Show samples, fields, classes and picture sizes of a data set.
 
-    All samples are counted out of the index where there is one (torchdata-ais index makes it), and some of them are
-    read for classes and pictures. Without an index all shards are read.
+    Fields have their bytes. All samples are counted from the index where there is one (torchdata-ais index makes it),
+    and some of them are read for classes and pictures. Without an index all shards are read.
 
     Args:
         url: ais://bucket/prefix, ais://bucket/train-{000..099}.tar, a local folder or pattern.

@@ -40,9 +40,9 @@ def inspect(
 ) -> None:
     """Show the samples of a shard: key, offset, and the size of each field.
 
-    The shard is read to its end and checked as in training: tar headers, end of archive, length and checksum of
-    the object, and that the members of each sample stand together. If it is not sound, the exit code is 1, and
-    what could be read is shown before the error.
+    The shard is read to its end and checked as in training: tar headers, end of archive, length and checksum of the
+    object, and that the members of each sample are consecutive. If it is not sound, the exit code is 1, and the
+    readable part is shown before the error.
 
     Args:
         url: A shard: ais://bucket/name.tar, an object URL, or a local file.

@@ -450,7 +450,7 @@ def convert(
     Raises:
         UsageError: The arguments cannot work, or there are shards of this pattern already; shards would be written
             over those that are read, or among them; `select` or `map` left all samples out.
-        NotFoundError: There is no source, or no sample in it.
+        NotFoundError: The source is missing, or has no sample.
         SampleError: A sample cannot be made; the conversion can be resumed after the cause is gone. None at all could.
         MissingFieldError: No sample has one of `fields`. Shards that were finished by then stay.
         ShardError: A source shard is not sound.
