@@ -1,7 +1,7 @@
 """Output of commands.
 
-On a terminal, sentences are wrapped between words and their first word has a colour; in a pipe every line is printed as
-it is. Rich decides what a terminal is, and obeys ``NO_COLOR`` and ``TERM=dumb``.
+On a terminal, sentences are wrapped between words and their first word has a colour; in a pipe every line is printed
+as it is. Rich detects terminals, and obeys ``NO_COLOR`` and ``TERM=dumb``.
 
 An argument is written ``name=`` or ``name=value`` in every message. A remedy with an argument that is not an option
 here is left out: it cannot be typed at a shell.

@@ -220,7 +220,7 @@ def add_command(
         function: Its docstring is the help: text, ``Args:``, and the lines under ``Examples:`` last. The placeholder
             of a value, if it is not a common word, is in brackets after the name: ``source (URL): ...``.
         name: That of the command; default: the function's.
-        panel: The heading above it in the list of commands.
+        panel: Its heading in the list of commands.
     """
     page = _Page.of(inspect.getdoc(function) or "")
     signature = inspect.signature(function, eval_str=True)

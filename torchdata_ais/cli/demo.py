@@ -190,7 +190,7 @@ def _check_once(part: str, epoch: int, keys: Sequence[str], expected: Sequence[s
 
 
 def _judge(accuracy: float, epochs: str, seconds: float) -> None:
-    """Raise if the model has not learned; else say how it went."""
+    """Raise if the model has not learned; else print the result."""
     from torchdata_ais.examples.pets import CLASSES
 
     chance = 1 / len(CLASSES)

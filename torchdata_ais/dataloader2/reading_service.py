@@ -171,9 +171,9 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             with None one that a signal has stopped is, after 30 s.
         rank: This rank, of `world_size`. Default: that of torch.distributed when the loader is first iterated.
         world_size: How many ranks share out the data.
-        store: A store of torch.distributed by which the ranks compare what they read, and share seeds. Default: the
-            process group's, where `rank` is not given. Without any, seed the loader: ``loader.seed(n)``, the same
-            on all ranks.
+        store: A store of torch.distributed by which the ranks compare their listings, and share seeds. Default: the
+            process group's, where `rank` is not given. Without any, seed the loader: ``loader.seed(n)``, the same on
+            all ranks.
 
     Attributes:
         epoch: The number of the next epoch, which pipes receive; set it to resume.

@@ -41,7 +41,7 @@ def to_hf(pipe: IterDataPipe[Any], *, parts: int | None = None, seed: int = 0) -
 
     Raises:
         MissingLibraryError: Hugging Face's datasets are not installed.
-        UsageError: The pipe reads by index (there `SampleDataset` is what Trainer takes), or cannot be copied.
+        UsageError: The pipe reads by index (Trainer takes `SampleDataset` there), or cannot be copied.
 
     Example::
 

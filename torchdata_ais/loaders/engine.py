@@ -1,7 +1,7 @@
 """Engines of ais_loader: worker processes, or this process.
 
-Each engine yields its steps in strict round robin over the workers that still have items, so that the order is a
-function of the data, the seed, the epoch and the topology, and not of timing. `worker_engine` runs worker processes.
+Each engine yields its steps in strict round robin over the workers that still have items, so the order does not depend
+on timing. It is a function of the data, the seed, the epoch and the topology. `worker_engine` runs worker processes.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ def explain(
         num_workers: Worker processes of each rank; 0 is none.
         world: Ranks.
         global_batch: As for `ais_loader`, of a pipe that reads by index.
-        device: Likewise; it need not be here.
+        device: As for `ais_loader`; it need not exist here.
 
     Raises:
         UsageError: No stage of the pipe reads shards or objects; by index, the batch size is unknown; no device.

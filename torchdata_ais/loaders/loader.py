@@ -166,8 +166,8 @@ class AISLoader:
             how many seconds the ranks start, each at another moment, once they have met; default 0 for up to 64 ranks,
             above that the time in which all workers start at 500 a second, 30 s at most. To observe, ``trace=True``:
             keep a record of each of the last 4,096 batches (a number: of so many), for `trace` and `report`.
-            ``run_dir=``: a folder for all ranks; each writes its status there every 5 s, for ``torchdata-ais watch``,
-            and on an error, after 60 s without a batch and on SIGUSR2 writes the activity of all its processes, for
+            ``run_dir=``: a folder for all ranks; each writes its status there every 5 s, for ``torchdata-ais watch``.
+            On an error, after 60 s without a batch and on SIGUSR2 it writes the activity of all its processes, for
             ``torchdata-ais doctor``. For the device ``device="cuda"`` (or ``"cuda:1"``): batches are there when the
             loop gets them. A thread pins them and copies them on a separate stream, up to two ahead of the loop, whose
             stream waits for its own batch only. All tensors in tuples, named tuples, lists, mappings and packed

@@ -170,7 +170,7 @@ def _listen(observing: Observing) -> None:
 
 
 def _listen_no_more(observing: Observing) -> None:
-    """Let go of the signal, with the last one who listens."""
+    """Release the signal handler, with the last loader that uses it."""
     _listening.discard(observing)
     is_ours = signal.getsignal(_SIGNAL) is _hear
     if not _listening and is_ours and threading.current_thread() is threading.main_thread():

@@ -1,8 +1,8 @@
 """Copy of batches to the device.
 
-The thread never touches the workers: the loop's thread takes what has come from them, without waiting for more than
-the one batch that it needs, and gives it the next copy. No thread waits for the GPU: a stream waits for the event of
-the copy. Imported only where there is a GPU to copy to.
+The thread never touches the workers: the loop's thread takes their batches, without waiting for more than the one that
+it needs, and hands them over for the next copy. No thread waits for the GPU: a stream waits for the event of the copy.
+Imported only where there is a GPU to copy to.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def draw(pipe: IterDataPipe[Any]) -> str:
     """Return the graph of `pipe` as text: one stage a line, data flowing down.
 
     Each line has the stage with its arguments, its effect on sharding and checkpoints, and its memory bound in one
-    process. Branches that meet are indented above the stage that joins them.
+    process. Branches that meet are indented before the stage that joins them.
 
     Example:
         >>> from torchdata_ais.pipes import AISFileLoader

@@ -334,7 +334,7 @@ def _stage(counts: StageCounts, report: Report) -> StageReport:
 
 
 def _metered_above(counts: StageCounts, stages: Sequence[StageCounts]) -> float:
-    """Return the time of the nearest stages above that were measured."""
+    """Return the time of the nearest measured stages upstream."""
     above = (stages[index] for index in counts.sources)
     return sum(one.seconds if one.metered else _metered_above(one, stages) for one in above)
 

@@ -135,7 +135,7 @@ def table_html(stages: Sequence[StageReport], processes: int, wall_s: float, sen
 
 
 def _cells(stages: Sequence[StageReport], processes: int, wall_s: float) -> list[list[str]]:
-    """Return the head and a row a stage, without columns that say nothing."""
+    """Return the head and a row a stage, without empty columns."""
     begun = any(stage.metered for stage in stages)
     rows = [_HEAD, *(_row(stage, wall_s * processes, wall_s, "(counted below)" * begun) for stage in stages)]
     shown = [

@@ -380,7 +380,7 @@ class Ranks:
             raise self._heard
 
     def close(self) -> None:
-        """Say that this rank's loader begins no more epochs."""
+        """Report that this rank's loader starts no more epochs."""
         # At the end of the program no thread starts any more, and the requesting one would be waited for for ever.
         if self.rank == 0 and not sys.is_finalizing():
             with contextlib.suppress(LoaderError):

@@ -83,7 +83,7 @@ class Beat(msgspec.Struct, array_like=True):
         count: Number of earlier ones; 0: the rank starts and has sent none yet.
         step: How many steps it has requested.
         pid, host: Where it runs.
-        machine: The same for processes that see each other's numbers; empty where the system does not say.
+        machine: The same for processes that see each other's numbers; empty if unknown.
         started: When the process began, as its system counts: a later one of the same number has another.
     """
 
@@ -127,7 +127,7 @@ class LifeSigns:
         self._is_said = False
 
     def tell(self, count: int, step: int) -> None:
-        """Give a sign of life.
+        """Send a heartbeat.
 
         Raises:
             LoaderError: The store is gone.

@@ -293,7 +293,7 @@ os.register_at_fork(
 def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
     """Make `pipe` the `instance`-th of `number` in this process.
 
-    What another loader left in its sharding filters is taken out first: torch refuses to mix kinds of splits.
+    Splits of another loader are removed from its sharding filters first: torch refuses to mix kinds of splits.
     """
     for stage in upstream(pipe):
         if isinstance(stage, ShardingFilter):

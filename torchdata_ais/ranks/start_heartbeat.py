@@ -1,8 +1,8 @@
 """Heartbeat between the creation of a loader and its first step.
 
 Ranks meet when they start to iterate. Before that one may be killed, end with an error of its program, or have a state
-refused, and the others would wait for it as long as for a slow one. So a thread sends heartbeats from the creation of
-a loader to its start, and waiting ranks check them.
+refused. The others would wait for it as long as for a slow one. So a thread sends heartbeats from the creation of a
+loader to its start, and waiting ranks check them.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Presence:
             self._say("")
 
     def end(self) -> None:
-        """Give no more signs of life: the loader begins, or is closed."""
+        """Stop the heartbeats: the loader starts, or is closed."""
         self._at_end.cancel()
         self._say(None)
 

@@ -94,7 +94,7 @@ class Patience:
         pid: Its process id.
         stall_after: How long, in seconds, an item may take there. None: only a stopped process is an error.
         pulse: Its pulse, with `stall_after`.
-        silent_s: How long it has shown no sign of life.
+        silent_s: Seconds since its last heartbeat.
     """
 
     name: str

@@ -52,7 +52,7 @@ class YieldingLock:
 
     @contextlib.contextmanager
     def asked_for(self) -> Iterator[None]:
-        """Hold the lock; wake a thread that waits with it, so that it lets go."""
+        """Hold the lock; wake a thread that waits with it, so that it releases it."""
         if not self.lock.acquire(blocking=False):
             try:
                 self._claims.add(threading.get_ident())
@@ -84,7 +84,7 @@ class YieldingLock:
         return ready
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         self._wake_read.close()
         self._wake_write.close()
 

@@ -108,7 +108,8 @@ class Conversion:
         splits: How many samples each split has.
         classes: Where the names of the classes were noted; None without any.
         stale: Older shards of the pattern that stay, with numbers beyond those of the new ones.
-        lacking: Fields that only some samples have, such as captions; of a resumed conversion, what it wrote since.
+        lacking: Fields that only some samples have, such as captions; of a resumed conversion, those of its own
+            shards.
         by_class: Whether more samples than `shuffled` usually holds come class after class, as in their folders.
     """
 
@@ -419,8 +420,8 @@ def convert(
         shuffled.
 
     Memory:
-        ``4 * processes`` chunks of 32 samples (at most 8 MiB before decoding, or one sample), what `ShardWriter`
-        takes, and the list of the files or the table (of a Parquet file 64 rows, unless it is shuffled).
+        ``4 * processes`` chunks of 32 samples (at most 8 MiB before decoding, or one sample), the memory of
+        `ShardWriter`, and the list of the files or the table (of a Parquet file 64 rows, unless it is shuffled).
 
     Args:
         source: See above.

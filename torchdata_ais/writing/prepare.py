@@ -38,7 +38,7 @@ def prepare(
         pattern: The pattern of the shards.
         store: Returns the transport settings.
         new: Whether there may be none yet.
-        todo: What to do if there are some.
+        todo: The remedy if there are some.
         is_mine: Which numbers count: others are those of another part.
 
     Raises:

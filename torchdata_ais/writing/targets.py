@@ -90,7 +90,7 @@ class _Kept(Target):
         self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), name, file, part)
 
     def discard(self) -> None:
-        """Let go of the file, and remove it."""
+        """Close the file, and remove it."""
         if self._finalizer.detach():
             _remove(self._file, self._part)
 

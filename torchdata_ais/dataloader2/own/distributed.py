@@ -122,7 +122,7 @@ class FullSync(LookingAhead):
         )
 
     def is_replicable(self) -> bool:
-        """Return False: ranks ask each other from their main processes."""
+        """Return False: ranks communicate from their main processes."""
         return False
 
     def reset(self) -> None:

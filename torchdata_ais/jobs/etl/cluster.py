@@ -51,7 +51,7 @@ def ensure_etl(
         name: 6 to 32 of ``a-z 0-9 -``.
         server: The result of `shard_etl`, or any server class of the SDK.
         replace_other: Replace a transform of this name that runs other code. Otherwise that is an error. (Compared is
-            the source text of the function and its settings, not what the function calls.)
+            the source text of the function and its settings, not the code of called functions.)
         dependencies: Packages for the pods to install. This package is always among them; name it yourself to set its
             source (``"torchdata-ais @ https://..."``).
         comm_type: How shards reach the pods: ``"hpush"`` or ``"hpull"``.

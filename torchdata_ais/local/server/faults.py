@@ -231,7 +231,7 @@ class _Rule:
         self.random = random.Random(fault.seed)
 
     def fires(self) -> bool:
-        """Count one matching request and say whether the rule fires on it."""
+        """Count one matching request and return whether the rule fires on it."""
         self.matched += 1
         fault = self.fault
         fires = (
@@ -244,7 +244,7 @@ class _Rule:
 
 
 class FaultTable:
-    """The rules in force. Cheap to ask when there are none."""
+    """The rules in force. Cheap to check when there are none."""
 
     def __init__(self) -> None:
         self._rules: dict[int, _Rule] = {}

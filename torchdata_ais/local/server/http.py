@@ -54,7 +54,7 @@ class Body:
         connection: Its connection.
         length: Its size, if it is known.
         chunked: Whether it comes in chunks.
-        asked: Whether it comes by itself; else the client waits for ``100 Continue``.
+        asked: Whether the client sends it at once; else it waits for ``100 Continue``.
     """
 
     __slots__ = ("_asked", "_chunked", "_connection", "_in_chunk", "_left")
@@ -164,7 +164,7 @@ class Connection:
         self._block: memoryview | None = None
 
     def close(self) -> None:
-        """Let go of the socket, which is open for as long as this is."""
+        """Release the socket, which is open for as long as this is."""
         self._file.close()
 
     def next_request(self) -> Request:

@@ -99,7 +99,7 @@ class _Served:
                 pass  # the client has gone, or a fault or an answer that cannot be finished lets it think so
 
     def _one(self, connection: Connection) -> bool:
-        """Answer one request, and say whether another one may follow."""
+        """Answer one request, and report whether another one may follow."""
         try:
             request = connection.next_request()
         except BadRequestError as error:

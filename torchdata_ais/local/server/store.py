@@ -173,7 +173,7 @@ class Store:
         return self.open_as_known(entry)
 
     def open_as_known(self, entry: Object) -> FileSlice:
-        """Open an object, be there fewer bytes than its metadata say."""
+        """Open an object, even with fewer bytes than its metadata have."""
         return FileSlice(os.open(self.path(entry), os.O_RDONLY | os.O_CLOEXEC), 0, entry.size)
 
     def put(self, bucket: str, name: str, blocks: Iterable[bytes | memoryview]) -> Object:

@@ -120,7 +120,7 @@ class ListSource(Source):
     """Items that are few enough to be listed; the cursor is a position.
 
     Args:
-        unit: What progress counts.
+        unit: The unit of progress.
         items: All of them, or a sequence of them.
         digest: See `Source`.
         load: See `Source`.
