@@ -158,6 +158,7 @@ def _stop_together(steps: Iterator[Step], votes: StepVotes, more: Iterator[Step]
             if step is None:
                 assert more is not None
                 step = next(more)
+            # The vote on the next step is sent before this one is yielded: its answer comes during the training step.
             following = next(steps, None)
             votes.ask(following is not None)
             yield step

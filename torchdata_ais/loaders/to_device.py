@@ -201,6 +201,7 @@ def ahead(steps: Iterator[Step], ready: Callable[[], bool], make: Callable[[], C
     taken = given = 0
     try:
         while True:
+            # Waits for a step only if the loop needs it now; takes further ones, up to AHEAD, only if they are here.
             while failed is None and (taken == given or (taken - given <= AHEAD and ready())):
                 try:
                     step, first = (next(steps, _END) if first is None else first), None

@@ -270,6 +270,7 @@ class Ranks:
         waited_for = WaitedFor(self.rank, self.prefix, self.calls.known)
         look_s, longest_s = usual_interval(self.world_size), self._longest_pause_s()
         pause_s, next_look = 0.001, time.monotonic() + look_s
+        # Polled rather than waited for, so that a rank that failed or died is seen in between.
         while not self.calls.has(*keys.values()):
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + look_s

@@ -265,6 +265,7 @@ class JobCounts:
         now = mine[number] if mine else Counted()
         before = self._told[number]
         items, skipped = max(0, now.items - before.items), max(0, now.skipped - before.skipped)
+        # One number has both counts, so that one request adds and reads both.
         total = self._ranks.add(f"counted/{number}", items + (skipped << _ITEM_BITS))
         self._told[number] = now
         if total & _FAILED:

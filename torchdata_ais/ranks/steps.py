@@ -129,6 +129,7 @@ class StepVotes:
     def _exchange(self) -> None:
         try:
             store, blocks = own_connection(self._ranks.calls.store)
+            # Each rank adds 1 a step, so the last one of step n finds world_size * (n + 1), and publishes the answer.
             for number in itertools.count():
                 question = self._questions.get()
                 if question is None:
@@ -176,6 +177,7 @@ def _waited_for(store: Any, key: str, blocks: bool) -> str:
     while not blocks and not store.check([key]):
         time.sleep(pause_s)
         pause_s = min(_POLL_GROWTH * pause_s, _LOOK_S)
+    # A call may end at the connection's time limit, after BLOCKS_S: then it is repeated. An earlier error is real.
     while True:
         begin = time.monotonic()
         try:

@@ -109,7 +109,7 @@ class Lender:
         Raises:
             OSError: There are no more descriptors, or there is no more memory.
         """
-        with self._lock:
+        with self._lock:  # threads that send at the same time must not get the same free file
             file = self._take(len(content))
             try:
                 file.write(content)

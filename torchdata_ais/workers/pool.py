@@ -267,6 +267,7 @@ class Pool:
         self._turn = turn = deque(self._workers)
         try:
             with self._while_open():
+                # Round robin over the workers that still have items: the order never depends on timing.
                 while turn:
                     with self._lock:
                         message = self._take(turn[0], epoch)
@@ -424,7 +425,7 @@ class Pool:
                 return
             elif message.kind in (Kind.FAILED, Kind.BROKEN):
                 raise peer.its_error(message)
-            else:
+            else:  # an item that was sent before the answer: its turn comes after it
                 peer.inbox.append(message)
 
     def _wait(self, peer: Peer) -> None:

@@ -353,6 +353,7 @@ class Dispatched(_Live):
                 message.drop()
                 self._ended = True
                 return
+            # Before the item is used, so that the next one is sent meanwhile.
             _post(channel, Kind.CREDIT, epoch, 1)
             yield message.load()
 

@@ -262,6 +262,7 @@ def open_target(to: Any, options: Callable[[], StoreOptions] = StoreOptions) -> 
 
 def _locked(part: str, path: str) -> int:
     """Open the part file, empty, for one writer alone."""
+    # Repeated until the locked file is the one under this name: it may be renamed between open and lock.
     while True:
         fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:

@@ -101,6 +101,7 @@ class LookAhead:
 
     def _wait_for(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         waited_s = 0.0
+        # In slices, since a thread that has died (as in a forked child) notifies no waiting reader.
         while not done():
             if (timeout is not None and waited_s >= timeout) or not self._thread.is_alive():
                 return done()

@@ -117,7 +117,7 @@ class Asked:
         try:
             while True:
                 number, data = self._next_frame(deadline)
-                if number == self._number:
+                if number == self._number:  # else a late answer to an earlier query, which is dropped
                     return msgspec.msgpack.decode(data, type=kind)
         except (OSError, EOFError, ValueError, msgspec.MsgspecError):  # too late, closed, or no answer
             return None
