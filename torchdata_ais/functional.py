@@ -1,8 +1,10 @@
-"""The stages as methods of torch's pipes, for programs that have imported neither torch nor the stages yet.
+"""Stages as methods of torch's pipes, registered without an import.
+
+They serve programs that have imported neither torch nor the stages yet.
 
 Torch's import takes seconds, and much of this package needs none of it: shards are written, indexed and read without.
-So `register` imports nothing. It names the stages where torch's pipes look for them, at once or when a program imports
-those pipes, and the first stage that is asked for imports all of them.
+So `register` imports nothing. It adds the names of the stages to torch's pipes, at once or when a program imports
+those pipes. The first use of a stage imports all of them.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ NAMES = (
     "rsample", "select", "shuffled", "single_node_only", "slice_samples", "split_by_node", "split_by_worker",
     "to_tuple", "unbatched", "unlisted", "with_epoch", "with_length", "xdecode",
 )  # fmt: skip
-"""What the stages are chained by."""
+"""Functional names of the stages."""
 
 _PIPES = "torch.utils.data.datapipes.datapipe"
-"""Where torch's pipes look for names."""
+"""Module in which torch's pipes look for names."""
 
 
 def register() -> None:
-    """Make the stages methods of torch's pipes: now, or as soon as these are imported."""
+    """Make the stages methods of torch's pipes: now, or on their import."""
     module = sys.modules.get(_PIPES)
     if module is not None:
         _name_stages(module)
@@ -46,7 +48,7 @@ def _name_stages(module: ModuleType) -> None:
 
 
 class _Stage:
-    # Stands for the maker of a stage, which takes its place when the stages are imported. Its documentation is that
+    # Replaced by the maker of a stage when the stages are imported. Its documentation is that
     # of the stage: torch copies it into the method.
 
     def __init__(self, functions: dict[str, Any], name: str) -> None:

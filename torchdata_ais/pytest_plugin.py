@@ -1,12 +1,13 @@
-"""Pytest fixtures with an AIStore cluster; opt in by ``pytest_plugins = ["torchdata_ais.pytest_plugin"]``.
+"""Pytest fixtures with an AIStore cluster.
 
 - ``ais_cluster``: the session's cluster, with an ``.endpoint``. A `LocalCluster` with two targets, or, when
   ``AIS_ENDPOINT`` is set, the real cluster there.
 - ``ais_client``: an SDK client of it.
-- ``ais_bucket``: an empty SDK bucket of its own for each test, removed afterwards.
+- ``ais_bucket``: a new empty SDK bucket for each test, removed afterwards.
 - ``ais_faults``: the fault rules of the embedded cluster, cleared after each test; skips on a real cluster.
 
-A test that takes ``ais_local_cluster`` instead gets a `LocalCluster` even when ``AIS_ENDPOINT`` is set.
+Opt in by ``pytest_plugins = ["torchdata_ais.pytest_plugin"]``. A test that takes ``ais_local_cluster`` instead gets a
+`LocalCluster` even when ``AIS_ENDPOINT`` is set.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["RealCluster", "ais_bucket", "ais_client", "ais_cluster", "ais_faults
 
 @dataclass(frozen=True)
 class RealCluster:
-    """A cluster that was there before: what the fixtures need of it."""
+    """An existing cluster, as the fixtures need it."""
 
     endpoint: str
 
@@ -71,7 +72,7 @@ def ais_bucket(ais_client: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def ais_faults(ais_cluster: LocalCluster | RealCluster) -> Iterator[Faults]:
-    """The fault rules of the embedded cluster, none at the start and none at the end."""
+    """The fault rules of the embedded cluster, none at the start and the end."""
     if not isinstance(ais_cluster, LocalCluster):
         pytest.skip("faults can be had from the embedded cluster only")
     ais_cluster.faults.clear()

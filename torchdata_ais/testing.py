@@ -1,4 +1,4 @@
-"""For tests of pipelines: small shards, written in one line; and a check that a pipeline resumes exactly."""
+"""Test helpers for pipelines: small shards, and a check of exact resume."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Members = Mapping[str, bytes] | Iterable[tuple[str, bytes]]
 
 @checked
 def shard_bytes(members: Members, *, format: int = tarfile.USTAR_FORMAT) -> bytes:  # noqa: A002 - tarfile's name
-    """Return a tar archive with these members, in order, the same bytes for the same members.
+    """Return a tar archive with these members, in order.
+
+    The same members give the same bytes.
 
     Example:
         >>> len(shard_bytes({"a.txt": b"cat"}))
@@ -57,10 +59,12 @@ def write_shard(path: str | os.PathLike[str], members: Members) -> str:
 def example_shards(
     folder: str | os.PathLike[str] | None = None, counts: Iterable[int] = (1, 3, 2)
 ) -> list[str]:
-    """Write small shards and return their paths: sample ``n`` has key ``0000n``, ``cls`` n and ``txt`` n times "x".
+    """Write small shards and return their paths.
+
+    Sample ``n`` has key ``0000n``, ``cls`` n and ``txt`` n times "x".
 
     Args:
-        folder: Where to write; default a new temporary folder, which is removed when the process ends.
+        folder: The target; default a new temporary folder, which is removed when the process ends.
         counts: Samples of each shard.
 
     Example:
@@ -80,7 +84,10 @@ def example_shards(
 
 
 def _temporary_folder() -> Path:
-    """Make a folder that is removed at the end of this process, not at that of a child forked from it."""
+    """Make a folder that is removed at the end of this process.
+
+    Not at that of a child forked from it.
+    """
     folder, owner_pid = tempfile.mkdtemp(prefix="torchdata_ais-"), os.getpid()
 
     def remove() -> None:
@@ -98,11 +105,13 @@ def check_resume(
     same: Callable[[Any, Any], bool] | None = None,
     max_bytes: int = 64 << 10,
 ) -> int:
-    """Take a checkpoint at every step of an epoch, resume each in a new pipe, and compare the whole rest.
+    """Resume from every step of an epoch, and compare the whole rest.
+
+    Takes a checkpoint at each step, and resumes it in a new pipe.
 
     Args:
         make_pipe: Returns a new pipe of the same stages over the same data each time.
-        same: Tells whether two items are equal; default: equal tensors, arrays and containers of them.
+        same: Returns whether two items are equal; default: equal tensors, arrays and containers of them.
         max_bytes: Bound on the packed state.
 
     Returns:

@@ -1,4 +1,7 @@
-"""The command ``torchdata-ais``. Commands import what they need when they run, so that ``--help`` is quick."""
+"""The command ``torchdata-ais``.
+
+Commands import their modules when they run, so that ``--help`` is quick.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def _root(
         False, "--version", callback=_version, is_eager=True, help="Show the version.", metavar=""
     ),
 ) -> None:
-    """Stream WebDataset shards from AIStore into PyTorch: try it, look at shards, store them."""
+    """Stream WebDataset shards from AIStore into PyTorch: try, check, store."""
 
 
 for _panel, _commands in _PANELS.items():
@@ -61,7 +64,7 @@ app.add_typer(etl, rich_help_panel="Shards")
 def main() -> None:
     """Run the command line."""
     quit_at_once()
-    if os.environ.get("NO_COLOR"):  # rich would leave bold letters in the help, which are no colours
+    if os.environ.get("NO_COLOR"):  # rich would leave bold letters in the help
         os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")
     _refuse_empty(sys.argv[1:])
     try:
@@ -72,9 +75,9 @@ def main() -> None:
 
 
 def _refuse_empty(words: list[str]) -> None:
-    """Refuse a word that is empty, which a shell makes of a variable that is not set: "" as a path is the folder here.
+    """Refuse an empty word, which a shell makes of an unset variable.
 
-    An empty --endpoint is none, as an empty AIS_ENDPOINT is.
+    "" as a path is the current folder. An empty --endpoint counts as none, as an empty AIS_ENDPOINT does.
     """
     for before, word in itertools.pairwise(["", *words]):
         option = word.removesuffix("=") if word[:2] == "--" and word[-1] == "=" else "" if word else before

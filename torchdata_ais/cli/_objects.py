@@ -37,11 +37,11 @@ _BLOCK = 1 << 20
 
 
 class Found(NamedTuple):
-    """Something that can be read.
+    """An object, a shard's member, or a listed object to read.
 
     Attributes:
         url: The object, or the shard; size and checksum of an object where they are known.
-        name: What it is called where it is copied to, below a folder or prefix.
+        name: Its name at the target, within a folder or prefix.
         member: The member's name; "" for a whole object.
     """
 
@@ -68,7 +68,7 @@ def object_place(url: str) -> Location:
 
 
 def find(url: str, options: StoreOptions, *, prefix: bool = True) -> list[Found]:
-    """Return the object of this name; or the member of a shard; or all objects whose names begin so.
+    """Return the object of this name, a shard's member, or a prefix's objects.
 
     Args:
         url: A name, a prefix, or a template of names.
@@ -123,7 +123,7 @@ def _looked_up(url: ObjectURL, options: StoreOptions, named: int) -> ObjectURL:
 
 
 def is_member(url: str, options: StoreOptions) -> bool:
-    """Whether `url` names something inside of a shard that is there."""
+    """Report whether `url` names a member of an existing shard."""
     shard, member = _split(parse_url(url))
     if not member:
         return False
@@ -135,13 +135,16 @@ def is_member(url: str, options: StoreOptions) -> bool:
 
 
 def _split(place: Location) -> tuple[Location, str]:
-    """Return the shard and the name in it; no name where this cannot be a member."""
+    """Return the shard and the name in it; "" where it is not a member."""
     path = MemberPath(place.name)
     return replace(place, name=path.url), path.member if path.url else ""
 
 
 def _below(place: Location, urls: list[ObjectURL]) -> list[Found]:
-    """Return objects with their names after the last slash of the prefix or of the fixed part of the template."""
+    """Return objects with their names relative to prefix or template.
+
+    The names are those after the last slash of the prefix, or of the fixed part of the template.
+    """
     cut = place.name.partition("{")[0].rpartition("/")[0]
     skip = len(cut) + 1 if cut else 0
     return [Found(url, parse_url(url).name[skip:]) for url in urls]
@@ -186,7 +189,7 @@ def _member(found: Found, options: StoreOptions, missing: str) -> bytes:
 
 
 def same_file(wanted: ObjectURL, path: Path) -> bool | None:
-    """Compare a file with what is known of an object; None if that is too little to know."""
+    """Compare a file with an object's metadata; None without a checksum."""
     with naming(str(path)), path.open("rb") as file:
         if wanted.size is not None and wanted.size != path.stat().st_size:
             return False
@@ -199,10 +202,10 @@ def same_file(wanted: ObjectURL, path: Path) -> bool | None:
 
 
 def target_names(found: list[Found], folder: bool, target: str) -> list[str]:
-    """Return the name below or at `target` for each of `found`.
+    """Return the name in or at `target` for each of `found`.
 
     Args:
-        found: What is copied.
+        found: The objects to copy.
         folder: Whether `target` is a folder or a prefix that ends with a slash.
         target: As typed.
 
@@ -244,7 +247,10 @@ class Bucket:
         return self.place.uri.rstrip("/")
 
     def is_missing(self) -> bool:
-        """Return whether it is not there and can be made; those of other providers are there or not."""
+        """Report whether it is missing and can be made.
+
+        Buckets of other providers cannot be made.
+        """
         check_new_name(self.place)
         with sdk_client(self.options) as client:
             try:
@@ -260,11 +266,11 @@ class Bucket:
             _make(client, self.place, self.options)
 
     def holds(self, items: Sequence[tuple[str, Path | ObjectURL]], *, overwrite: bool) -> set[str]:
-        """Return which names are there with the bytes that are to be stored under them.
+        """Return which names are stored already with the same bytes.
 
         Args:
             items: Names, each with a file or an object.
-            overwrite: Whether names with other bytes may stand there.
+            overwrite: Whether names with other bytes may exist.
 
         Raises:
             UsageError: There are such, and they may not.
@@ -288,12 +294,12 @@ class Bucket:
         put_object(f"{self.uri}/{name}", content, self.options)
 
     def put_file(self, name: str, path: Path, moved: Callable[[int], None]) -> None:
-        """Store one file; `moved` is told what is sent."""
+        """Store one file; `moved` is called with the bytes sent."""
         with naming(str(path)), _Sent(path, moved) as file:
             put_object(f"{self.uri}/{name}", file, self.options)
 
     def put_blocks(self, name: str, blocks: Iterator[bytes], moved: Callable[[int], None]) -> int:
-        """Store what comes in blocks, and return its size."""
+        """Store blocks of bytes, and return their size."""
 
         def told() -> Iterator[bytes]:
             for block in blocks:
@@ -315,11 +321,11 @@ class Bucket:
 
 
 def tell_stored(bucket: Bucket, rows: Sequence[Mapping[str, Any]], size: int, *, as_json: bool) -> None:
-    """Print what was stored.
+    """Print the stored objects.
 
     Args:
-        bucket: Where.
-        rows: Of each object, what JSON has of it, such as whether it was ``stored``: else it was there already.
+        bucket: The bucket.
+        rows: The JSON fields of each object, such as whether it was ``stored``: else it existed already.
         size: The bytes that were stored.
         as_json: Whether to print JSON.
     """
@@ -333,7 +339,10 @@ def tell_stored(bucket: Bucket, rows: Sequence[Mapping[str, Any]], size: int, *,
 
 
 class _Sent(FileIO):
-    """A file that tells what is read of it after it was rewound: the first time it is only hashed."""
+    """A file that reports bytes read after it was rewound.
+
+    Before that it is only hashed.
+    """
 
     def __init__(self, path: Path, moved: Callable[[int], None]) -> None:
         super().__init__(path, "rb")
@@ -361,7 +370,10 @@ def _same(listed: ObjectURL, content: Path | ObjectURL) -> bool:
 
 @contextmanager
 def new_bucket(bucket: Bucket | None) -> Iterator[None]:
-    """Have the bucket there while something is written; one that was made and stayed empty goes when that fails."""
+    """Create the bucket while something is written, if it is missing.
+
+    One that was made and stayed empty is removed on an error.
+    """
     if bucket is None or not bucket.is_missing():
         yield
         return
@@ -369,7 +381,7 @@ def new_bucket(bucket: Bucket | None) -> Iterator[None]:
         bucket.create()
         yield
     except BaseException:
-        with suppress(AISError):  # what failed first is what is told
+        with suppress(AISError):  # the first error is reported
             bucket.delete_if_empty()
         raise
 
@@ -402,7 +414,7 @@ _SAID: dict[int, tuple[str, str]] = {
 
 
 def os_sentence(error: OSError) -> str:
-    """Return what an error of the operating system says: which file, what is the matter, and what to do.
+    """Return an error of the operating system as a sentence with its remedy.
 
     Example:
         >>> os_sentence(OSError(errno.ENOSPC, "No space left on device", "/data/a.tar"))

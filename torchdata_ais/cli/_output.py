@@ -1,10 +1,10 @@
 """Output of commands.
 
-On a terminal, sentences are wrapped between words and their first word has a colour; in a pipe every line is printed as
-it is. Rich decides what a terminal is, and obeys ``NO_COLOR`` and ``TERM=dumb``.
+On a terminal, sentences are wrapped between words and their first word has a colour; in a pipe every line is printed
+as it is. Rich detects terminals, and obeys ``NO_COLOR`` and ``TERM=dumb``.
 
-An argument is written ``name=`` or ``name=value`` in every message. A way out with one that is no option here is left
-out: nobody can type it at a shell.
+An argument is written ``name=`` or ``name=value`` in every message. A remedy with an argument that is not an option
+here is left out: it cannot be typed at a shell.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 READER_GONE = 141
-"""What a shell reports of a command whose reader, such as ``head``, had enough."""
+"""Exit status in a shell after the reader, such as ``head``, has ended."""
 
 _COLOURS = {
     "error": "bold red",
@@ -48,10 +48,10 @@ _SENTENCES = frozenset(["error", "warning", "note"])
 
 
 def echo(*lines: object, err: bool = False) -> None:
-    r"""Print each argument as one line, whatever characters the names in it have.
+    r"""Print each argument as one line, with any characters in its names.
 
     Args:
-        lines: What to print. A line feed in one is shown as ``\n``: split texts of several lines first.
+        lines: The lines to print. A line feed in one is shown as ``\n``: split texts of several lines first.
         err: Whether to print to the error stream.
     """
     stream = sys.stderr if err else sys.stdout
@@ -116,7 +116,10 @@ def _print(text: str, err: bool) -> None:
 
 @contextmanager
 def _output() -> Iterator[None]:
-    """End quietly when the reader of standard output has gone; name it in other errors, such as a full disk."""
+    """End quietly when the reader of standard output has gone.
+
+    Other errors, such as a full disk, name standard output.
+    """
     try:
         yield
     except BrokenPipeError:
@@ -129,7 +132,7 @@ def _output() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """Have what is left in the buffer go nowhere when the process ends."""
+    """Discard the rest of the buffer at the end of the process."""
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - os.devnull is text
         for stream in (sys.stdout, sys.stderr):
             _flush_or_drop(stream, nowhere.fileno())
@@ -169,7 +172,7 @@ def _bars(*columns: Any) -> Any:
 
 
 def _counts(unit: str = "", size: Callable[[], int] | None = None) -> tuple[Any, ...]:
-    """Return the columns of things that are counted: how many, how fast, how many bytes, how long."""
+    """Return the columns of counts: number, rate, bytes, time."""
     from rich.progress import MofNCompleteColumn, ProgressColumn, Task, TimeElapsedColumn, TimeRemainingColumn
     from rich.text import Text
 
@@ -197,13 +200,13 @@ def _counts(unit: str = "", size: Callable[[], int] | None = None) -> tuple[Any,
 def progress(
     title: str, unit: str, total: int, size: Callable[[], int] | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar while the block runs; yields a function that moves it on by so many units.
+    """Show a bar in the block; yield a function that advances it by units.
 
     Args:
-        title: What is done.
-        unit: What is counted.
+        title: The title of the bar.
+        unit: The unit of the count.
         total: How many of them.
-        size: Says how many bytes are done.
+        size: Returns how many bytes are done.
     """
     with _bars(*_counts(f"{unit}s", size)) as bar:
         task = bar.add_task(title, total=total)
@@ -212,7 +215,7 @@ def progress(
 
 @contextmanager
 def moved_bytes(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar of MB and MB/s while the block runs; yields a function that moves it on by so many bytes."""
+    """Show a bar of MB and MB/s in the block; yield a function of bytes."""
     from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 
     with _bars(DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as bar:
@@ -221,7 +224,10 @@ def moved_bytes(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 def progress_of(stack: ExitStack, title: str, size: Callable[[], int] | None = None) -> Callable[..., None]:
-    """Return a function of ``(done, total, unit)`` that shows a bar from its first call on, until `stack` is closed."""
+    """Return a function of ``(done, total, unit)`` that shows a bar.
+
+    The bar appears at its first call, and stays until `stack` is closed.
+    """
     advance: Callable[[int], None] | None = None
     shown = 0
 
@@ -237,7 +243,7 @@ def progress_of(stack: ExitStack, title: str, size: Callable[[], int] | None = N
 
 @contextmanager
 def job_bars() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows the `Progress` of a job on the cluster: a bar for each phase."""
+    """Yield a function that shows a job's `Progress`: a bar for each phase."""
     from torchdata_ais.store.jobs import SizedProgress
 
     tasks = {}
@@ -265,7 +271,7 @@ _EVERYWHERE = {"cluster": "--endpoint"}
 
 @cache
 def names_of(command: Callable[..., object]) -> Mapping[str, str]:
-    """Return the options of a command, by the names that the functions below it have for them.
+    """Return the options of a command, by parameter name.
 
     Example:
         >>> from torchdata_ais.cli.convert import convert
@@ -284,7 +290,9 @@ def names_of(command: Callable[..., object]) -> Mapping[str, str]:
 
 
 def as_typed(text: str, options: Mapping[str, str]) -> str:
-    """Return a sentence with arguments that are options named as such, and objects by their short names.
+    """Return a sentence with options and short object names.
+
+    Arguments that are options are named as such.
 
     Example:
         >>> as_typed("regex='x' matches nothing; pass overwrite=True", {"regex": "--regex", "overwrite": "--overwrite"})
@@ -301,7 +309,7 @@ def as_typed(text: str, options: Mapping[str, str]) -> str:
 
 
 def remedy_as_typed(todo: str, options: Mapping[str, str]) -> str:
-    """Return what to do, in words of the command line; what cannot be said in them is left out.
+    """Return a remedy in words of the command line; "" if it has none.
 
     Example:
         >>> remedy_as_typed(Remedy("use on_error='skip'", "name the fields with only="), {"only": "--only"})

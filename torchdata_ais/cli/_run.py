@@ -41,7 +41,7 @@ _NEXT: ContextVar[str] = ContextVar("next", default="")
 
 
 class ExitCodes:
-    """What the command returns to the shell."""
+    """Exit codes of the command."""
 
     FAILED = 1
     WRONG = 2
@@ -56,15 +56,16 @@ def reported(
     command: Callable[..., object] | None = None,
     also: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """Run a command: errors of this package become one message and exit code 1 or 2, signals 130.
+    """Run a command; report errors of this package by message and exit code.
 
-    SIGTERM is handled like Ctrl-C, so that clusters are stopped and buckets removed.
+    The exit code is 1 or 2, that of signals 130. SIGTERM is handled like Ctrl-C, so that clusters are stopped and
+    buckets removed.
 
     Args:
         debug: Let errors through.
-        libraries: What the command will import, and takes long: Ctrl-C meanwhile ends the process at once.
+        libraries: Slow imports of the command: Ctrl-C during them ends the process at once.
         command: Whose options messages name.
-        also: Options that stand for an argument of another name.
+        also: Options for an argument of another name.
     """
     for name in libraries:
         importlib.import_module(name)
@@ -83,7 +84,7 @@ def reported(
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        # A library may have made an error of its own of the interrupt.
+        # A library may have raised another error in place of the interrupt.
         if isinstance(error, KeyboardInterrupt) or (interrupted and not isinstance(error, typer.Exit)):
             echo(LINE, err=True)
             if _NEXT.get():
@@ -104,7 +105,10 @@ def reported(
 def command(
     *libraries: str, also: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Have a function run as a command, see `reported`; ``--debug`` is its last option, unless it has one itself."""
+    """Make a function a command, see `reported`.
+
+    ``--debug`` is its last option, unless it has one itself.
+    """
 
     def made(function: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(function, eval_str=True)
@@ -124,18 +128,20 @@ def command(
 
 
 def goes_on(*more: str, after: str = "") -> None:
-    """Have an interrupt from now on tell what goes on with the work: this command once more.
+    """Set the message of an interrupt from now on: this command once more.
+
+    It resumes the work.
 
     Args:
         more: Options that it needs then.
-        after: What is to be done before, with the words that lead on.
+        after: Steps to take before it, with connecting words.
     """
     words = sys.argv[1:] + [word for word in more if word not in sys.argv]
     _NEXT.set(f"{after}torchdata-ais {shlex.join(words)}")
 
 
 def sentence(error: BaseException, options: Mapping[str, str] | None = None) -> str:
-    """Return what an error says, with arguments that are options here named as such, and below it the place.
+    """Return an error's text with options of this command, and its place.
 
     Example:
         >>> from torchdata_ais.errors import NotFoundError
@@ -155,10 +161,10 @@ def sentence(error: BaseException, options: Mapping[str, str] | None = None) -> 
 
 
 def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
-    """Return how to reach the cluster: the one given, else that of ``AIS_ENDPOINT``.
+    """Return how to reach the cluster: by `endpoint`, else ``AIS_ENDPOINT``.
 
     Args:
-        endpoint: What ``--endpoint`` says.
+        endpoint: The value of ``--endpoint``.
         host: The address in a URL, which is reached instead: without the token if it is not the same.
 
     Raises:
@@ -177,7 +183,10 @@ def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
 
 
 def options_of(urls: Iterable[str], endpoint: str) -> StoreOptions | None:
-    """Return how to reach the cluster if one of these is an object of a cluster that its URL does not name."""
+    """Return how to reach the cluster if one of these is one of its objects.
+
+    Its URL does not name the cluster.
+    """
     needed = any(place.kind == "object" and not place.endpoint for place in map(parse_url, urls))
     return options_for(endpoint) if needed else None
 
@@ -188,7 +197,7 @@ _METAVARS = {bool: "", int: "N", float: "SECONDS"}
 
 
 def command_line(**named: Any) -> typer.Typer:
-    """Return an empty command line, with help that rich lays out and colours on a terminal."""
+    """Return an empty command line, with help laid out and coloured by rich."""
     return typer.Typer(
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -207,11 +216,11 @@ def add_command(
     it on.
 
     Args:
-        app: Where to add it.
-        function: Its docstring is the help: what each of its ``Args:`` is, the lines under ``Examples:`` last. What
-            stands for a value, if it is no common word, stands in brackets behind the name: ``source (URL): ...``.
+        app: The app.
+        function: Its docstring is the help: text, ``Args:``, and the lines under ``Examples:`` last. The placeholder
+            of a value, if it is not a common word, is in brackets after the name: ``source (URL): ...``.
         name: That of the command; default: the function's.
-        panel: The heading above it in the list of commands.
+        panel: Its heading in the list of commands.
     """
     page = _Page.of(inspect.getdoc(function) or "")
     signature = inspect.signature(function, eval_str=True)
@@ -220,17 +229,17 @@ def add_command(
     ]
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     function.__annotations__ = {one.name: one.annotation for one in parameters}
-    # An empty line between them: versions of Typer before 0.29 join lines that stand together.
+    # An empty line between them: versions of Typer before 0.29 join consecutive lines.
     epilog = "\n\n".join(["Examples:", *(f"  {line}" for line in page.examples), ExitCodes.HELP])
     app.command(name, help=page.text, epilog=epilog, rich_help_panel=panel)(function)
 
 
 class _Page(NamedTuple):
-    """What a docstring says.
+    """Parsed docstring of a command.
 
     Attributes:
         text: The prose, one line a paragraph.
-        arguments: By name, what stands for each in the help, or "", and what it is.
+        arguments: By name, its placeholder in the help, or "", and its description.
         examples: Commands.
     """
 
@@ -272,12 +281,15 @@ def _told(parameter: inspect.Parameter, metavar: str, text: str) -> inspect.Para
 def _declared(parameter: inspect.Parameter) -> Any:
     if parameter.default is parameter.empty:
         return typer.Argument()
-    is_flag = parameter.default is False  # of which there is no --no-...
+    is_flag = parameter.default is False  # which has no --no-...
     return typer.Option(f"--{parameter.name.replace('_', '-')}") if is_flag else typer.Option()
 
 
 def function_named(name: str | None) -> Callable[..., Any] | None:
-    """Import what MODULE:FUNCTION names; modules of the current folder count."""
+    """Import the object that MODULE:FUNCTION names.
+
+    Modules of the current folder count.
+    """
     if not name:
         return None
     module, _, attribute = name.partition(":")

@@ -1,4 +1,7 @@
-"""``torchdata-ais convert``: pictures, sound, tables and shards into shards."""
+"""``torchdata-ais convert``: pictures, sound and tables into shards.
+
+It also converts shards.
+"""
 
 from __future__ import annotations
 
@@ -57,19 +60,19 @@ def convert(
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
-    """Write tar shards from folders of pictures or sound, a table, or other shards.
+    """Write tar shards from folders of media, a table, or other shards.
 
-    Shards appear when they are whole. The result is the same, byte for byte, for any number of processes, and for a
-    conversion that was interrupted and resumed. Names of classes are kept beside the shards, in classes.json. What is
-    left out is counted and named.
+    Media are pictures or sound. Shards appear when they are whole. The result is the same, byte for byte, for
+    any number of processes, and for a conversion that was interrupted and resumed. Names of classes are stored with
+    the shards, in classes.json. Left-out items are counted and named.
 
     Args:
         sources (SRC...): A folder of pictures or sound, also in a bucket (ais://raw/photos/): with a folder for each
-            class, or with captions beside them (a.jpg, a.txt), or with Hugging Face's metadata.jsonl; a .csv, .tsv,
+            class, or with captions next to them (a.jpg, a.txt), or with Hugging Face's metadata.jsonl; a .csv, .tsv,
             .jsonl or .parquet table; or shards: files, folders of them, ais://bucket/prefix, templates such as
             ais://bucket/s-{000..099}.tar.
         target (PATTERN): out/train-%06d.tar or ais://bucket/train-%06d.tar; with --split ais://bucket/{split}-%06d.tar.
-        kind (KIND): images, audio, table or shards, where SRC does not tell.
+        kind (KIND): images, audio, table or shards, where SRC is not enough.
         maxcount: Most samples in a shard.
         maxsize (SIZE): Most bytes of a shard, such as 500MB or 1GiB.
         fields: Keep these fields only: 'jpg cls'.
@@ -84,20 +87,20 @@ def convert(
         split (PARTS): 0.9/0.1 (train and val), 0.8/0.1/0.1 (and test), fit=0.7/held=0.3: drawn by --seed.
         part (K/N): Only the k-th of n parts, for several machines: 1/16 to 16/16 are the whole.
         seed: For --shuffle, --split and --rng.
-        size: Encode images anew, this many pixels square.
-        shorter: Encode images anew, the shorter side so long.
+        size: Encode images again, this many pixels square.
+        shorter: Encode images again, the shorter side so long.
         max_pixels: Refuse images of more pixels, as stored or as made. Default: 89478485.
         quality: Of JPEG and WebP files made here.
         map_with: MODULE:FUNCTION from a decoded sample to a sample, or None.
         rng: Call the function with a random.Random, too.
-        select: MODULE:FUNCTION that says whether to keep a sample (of bytes).
+        select: MODULE:FUNCTION that returns whether to keep a sample (of bytes).
         processes: Processes that read, decode and encode.
         compress (FORMAT): gz, bz2, xz or zst. Default: by the end of PATTERN.
         manifest: Where to note the finished shards, as JSON.
-        resume: Go on after the shards of --manifest.
+        resume: Continue after the shards of --manifest.
         index: Make the sample index of the new shards on the way.
         overwrite: Write over shards that are there; those beyond the new ones stay, and are named.
-        on_error (WHAT): raise; or go on without samples that cannot be made: warn (and name each), skip.
+        on_error (WHAT): raise; or continue without samples that cannot be made: warn (and name each), skip.
         as_json: Print the result as one JSON object.
 
     Examples:
@@ -165,7 +168,7 @@ def convert(
 def _decoder(
     function: Callable[..., Any] | None, size: int | None, shorter: int | None, max_pixels: int | None
 ) -> Any:
-    """Return what turns the bytes into values, where anything is to be done with values."""
+    """Return the decoder of the samples, where values are needed."""
     if function is None and not size and not shorter:
         return None
     from torchdata_ais.codecs import MAX_PIXELS, Decoder
@@ -208,7 +211,7 @@ _SHOWN = 8  # classes
 
 
 def tell(done: Conversion, target: str, *, as_json: bool) -> None:
-    """Print what was written, and what was not."""
+    """Print the written shards, and the left-out items."""
     if as_json:
         rows = [
             {"name": shard.name, "samples": shard.samples, "size": shard.size, "checksum": shard.checksum}
@@ -258,7 +261,7 @@ def tell(done: Conversion, target: str, *, as_json: bool) -> None:
 
 
 def _removing(shards: list[str]) -> str:
-    """Return the command that removes shards; a shell expands the braces that stand for many.
+    """Return the command that removes shards, with braces for many.
 
     Example:
         >>> _removing([f"ais://pets/s-{number:03d}.tar" for number in range(8, 12)])

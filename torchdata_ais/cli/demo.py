@@ -38,10 +38,10 @@ def demo(
     endpoint: str = "",
     keep: bool = False,
 ) -> None:
-    """Train a model on shards in AIStore, and check that every sample came exactly once.
+    """Train a model on shards in AIStore; check that each sample came once.
 
-    Draws a data set of pets, stores it as tar shards of uneven size in a cluster, and trains a small network on
-    it under DataLoader2 with worker processes. Fails if a sample was lost or doubled, or if nothing was learned.
+    Draws a data set of pets, stores it as tar shards of uneven size in a cluster, and trains a small network on it
+    under DataLoader2 with worker processes. Fails if a sample was lost or doubled, or if nothing was learned.
 
     Args:
         samples: Samples to draw; a fifth of them is held out.
@@ -81,7 +81,10 @@ def _cluster(endpoint: str) -> Iterator[StoreOptions]:
 
 @contextmanager
 def _bucket(options: StoreOptions, *, fresh: bool, keep: bool) -> Iterator[Bucket]:
-    """Make a bucket and remove it at the end; on a real cluster, one that nobody else has."""
+    """Make a bucket and remove it at the end.
+
+    On a real cluster its name is unused by others.
+    """
     from torchdata_ais.cli._objects import Bucket
 
     name = f"pets-demo-{uuid.uuid4().hex[:8]}" if fresh else "pets"
@@ -95,7 +98,10 @@ def _bucket(options: StoreOptions, *, fresh: bool, keep: bool) -> Iterator[Bucke
 
 
 def _store_pets(bucket: Bucket, samples: int, held_out: int, seed: int) -> None:
-    """Draw the samples, 0 ... for training, the last `held_out` for measuring, and PUT them as shards."""
+    """Draw the samples and PUT them as shards.
+
+    Samples from 0 on are for training, the last `held_out` for measuring.
+    """
     from torchdata_ais.cli._output import progress
     from torchdata_ais.examples.pets import make_shards, uneven_sizes
 
@@ -120,7 +126,7 @@ def _store_pets(bucket: Bucket, samples: int, held_out: int, seed: int) -> None:
 
 
 def _train(bucket: Bucket, samples: int, held_out: int, *, epochs: int, workers: int, seed: int) -> float:
-    """Train, print a line an epoch, and return the accuracy on the held-out shards."""
+    """Train, print a line an epoch, and return the held-out accuracy."""
     import torch
 
     from torchdata_ais.cli._output import progress
@@ -142,7 +148,7 @@ def _train(bucket: Bucket, samples: int, held_out: int, *, epochs: int, workers:
     torch.manual_seed(seed)
     model = SmallCNN(len(CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.004)
-    # Each worker ends with a batch of its own that may be smaller, hence the spare steps.
+    # Each worker ends with a separate batch that may be smaller, hence the spare steps.
     steps = epochs * (len(train_keys) // _BATCH + max(1, workers) + 1)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.004, total_steps=steps)
     accuracy = 0.0
@@ -184,7 +190,7 @@ def _check_once(part: str, epoch: int, keys: Sequence[str], expected: Sequence[s
 
 
 def _judge(accuracy: float, epochs: str, seconds: float) -> None:
-    """Raise if the model has not learned; else say how it went."""
+    """Raise if the model has not learned; else print the result."""
     from torchdata_ais.examples.pets import CLASSES
 
     chance = 1 / len(CLASSES)
@@ -200,7 +206,10 @@ def _judge(accuracy: float, epochs: str, seconds: float) -> None:
 
 
 def _stay(bucket: Bucket, *, wait: bool) -> None:
-    """Say how to look at the data; an embedded cluster lives as long as this process."""
+    """Print how to look at the data.
+
+    An embedded cluster lives as long as this process.
+    """
     echo(
         "",
         f"{'The cluster stays up until Ctrl-C' if wait else 'The bucket stays'}. Look at it from another shell:",

@@ -19,14 +19,15 @@ def doctor(
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
-    """Look at versions, torch, loaders, codecs, machine, cluster and clock; say what to do.
+    """Check versions, torch, codecs, machine, cluster and clock.
 
-    The exit code is 1 if something will not work. Put the output into a bug report; it holds no token.
+    Each problem has its remedy. The exit code is 1 if something will not work. Put the output into a bug report; it
+    holds no token.
 
     With a prefix of shards, read the last byte of each, too: a shard that a job of the cluster has damaged ends before.
 
-    With a file that a loader wrote when something went wrong (ais_loader(run_dir=)), say what each process of that rank
-    was doing, and where to look first.
+    With a file that a loader wrote after an error (ais_loader(run_dir=)), show the activity of each process of that
+    rank, and where to look first.
 
     Args:
         subject ([SUBJECT]): ais://bucket/prefix of shards; or a flight-*.json of a run_dir=, explained instead.
@@ -133,7 +134,7 @@ def bench(
 
 
 def _say(stage: str) -> None:
-    """Show what runs, to people only."""
+    """Show the running check, on terminals only."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{stage:<12}\r")
         sys.stderr.flush()

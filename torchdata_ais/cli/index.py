@@ -1,4 +1,4 @@
-"""``torchdata-ais index``: make the sample index of shards, or compare it with them."""
+"""``torchdata-ais index``: make the sample index of shards, or check it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def index(
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
-    """Make the index of all samples of these shards, so that they can be read in any order.
+    """Make the index of all samples of shards, to read them in any order.
 
-    Only shards that changed since the last time are made anew; a run that broke off goes on where it was. The exit
-    code of --check is 1 if shard or index differ.
+    Only shards that changed since the last time are indexed again; a run that broke off continues. The exit code of
+    --check is 1 if shard or index differ.
 
     Args:
         urls (URL...): ais://bucket/prefix, ais://bucket/train-{000..099}.tar, shards, local paths and patterns.
-        where: Where the index lies: a folder, or ais://bucket/name. Default: beside the shards, below .index/.
+        where: The place of the index: a folder, or ais://bucket/name. Default: with the shards, in .index/.
         method (HOW): read: read every shard; cluster: by AIStore's job, which refuses shards uploaded in parts.
         check: Compare the index that is there with the shards; change nothing.
         processes: Processes that read. Default: one a core.
@@ -74,7 +74,7 @@ def index(
 
 
 def _show(index: SampleIndex, place: str, as_json: bool, problems: list[str] | None) -> None:
-    """Print what an index covers and, if it was compared, what is wrong."""
+    """Print the extent of an index and, if it was compared, the problems."""
     shards = sum(1 for _ in (index.selected() if index.is_selection else index.shards))
     if as_json:
         plain = {

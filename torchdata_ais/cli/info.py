@@ -1,4 +1,4 @@
-"""``torchdata-ais info``: what a data set holds."""
+"""``torchdata-ais info``: contents of a data set."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def info(
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
-    """Show how many samples a data set has, its fields and their bytes, its classes, and the sizes of its pictures.
+    """Show samples, fields, classes and picture sizes of a data set.
 
-    All samples are counted out of the index where there is one (torchdata-ais index makes it), and some of them are
-    read for classes and pictures. Without an index all shards are read.
+    Fields have their bytes. All samples are counted from the index where there is one (torchdata-ais index makes it),
+    and some of them are read for classes and pictures. Without an index all shards are read.
 
     Args:
         url: ais://bucket/prefix, ais://bucket/train-{000..099}.tar, a local folder or pattern.
@@ -101,7 +101,7 @@ def _index(url: str, shards_from: list[str] | None, options: StoreOptions) -> In
 
 
 def _is_stale(url: str, index: IndexedSamples, options: StoreOptions) -> bool:
-    """Whether the listing has other shards than the index."""
+    """Report whether the listing has other shards than the index."""
     from torchdata_ais.index.build.by_reading import listed_shards
     from torchdata_ais.urls import parse_url
 
@@ -140,12 +140,12 @@ def _read(url: str, options: StoreOptions, summary: Summary) -> None:
 _PICTURES = frozenset(["jpg", "jpeg", "png", "webp", "ppm", "pgm", "bmp", "gif", "tif", "tiff"])
 _CLASS = "cls"
 _WINDOW_BYTES = 8 << 20
-_LONGEST = 40  # letters of a class; what is longer is none
+_LONGEST = 40  # letters of a class; a longer text is not one
 
 
 @dataclass
 class FieldSummary:
-    """The values of one field: how many, and how many bytes in all, at least and at most."""
+    """Values of one field: number, and total, least and most bytes."""
 
     samples: int = 0
     bytes: int = 0
@@ -162,17 +162,17 @@ class FieldSummary:
 
 @dataclass
 class Summary:
-    """A data set.
+    """Summary of a data set.
 
     Attributes:
         shards: How many shards it has.
         samples: How many samples.
-        fields: What is known of each field.
-        looked: How many samples were looked into, for what follows.
+        fields: The data on each field.
+        looked: Number of samples looked into, for the next attributes.
         classes: How many of these are of each class, by the field ``cls``.
         pictures: How many pictures there are of each width and height.
         broken: How many pictures could not be opened.
-        names: The names of the classes, by number, where they lie beside the shards.
+        names: The names of the classes, by number, where they are stored with the shards.
     """
 
     shards: int = 0
@@ -283,7 +283,7 @@ class Summary:
         return lines
 
     def by_class(self) -> list[tuple[str, int]]:
-        """Return the classes by number, with how many samples of those looked into they have."""
+        """Return the classes by number, with their samples among those looked at."""
         return sorted(self.classes.items(), key=_by_number)
 
     def named(self, number: str) -> str:
@@ -303,7 +303,7 @@ def _by_number(item: tuple[str, int]) -> tuple[int, str]:
 
 
 def fields_of(sample: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the fields of a sample of bytes, without what tells where it came from."""
+    """Return the fields of a sample of bytes, without those of its origin."""
     return {name: value for name, value in sample.items() if not name.startswith("__")}
 
 
@@ -318,8 +318,8 @@ def page_of(url: str, source: str, summary: Summary) -> str:
 
     Args:
         url: The data set, as the user named it.
-        source: Where the counts come from.
-        summary: What is known.
+        source: The source of the counts.
+        summary: The summary.
     """
     some = "" if summary.looked == summary.samples else f", of {count_text(summary.looked, 'sample')}"
     held = f"{count_text(summary.samples, 'sample')} in {count_text(summary.shards, 'shard')}"
@@ -370,7 +370,10 @@ def _bars(values: Sequence[tuple[str, int]], *, is_size: bool = False) -> str:
 
 
 def _sizes(summary: Summary) -> str:
-    """Return width against height, a circle for each size, as large as many have it."""
+    """Return width against height, with a circle for each size.
+
+    The circle is as large as many pictures have the size.
+    """
     most = max(max(size) for size in summary.pictures)
     common = max(summary.pictures.values())
     left, span = 50, _SIDE - 70

@@ -1,4 +1,4 @@
-"""``torchdata-ais inspect``: what a shard holds, and whether it is whole."""
+"""``torchdata-ais inspect``: contents of a shard, and its soundness."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def inspect(
 ) -> None:
     """Show the samples of a shard: key, offset, and the size of each field.
 
-    The shard is read to its end and checked as in training: tar headers, end of archive, length and checksum of
-    the object, and that the members of each sample stand together. If it is not sound, the exit code is 1, and
-    what could be read is shown before the error.
+    The shard is read to its end and checked as in training: tar headers, end of archive, length and checksum of the
+    object, and that the members of each sample are consecutive. If it is not sound, the exit code is 1, and the
+    readable part is shown before the error.
 
     Args:
         url: A shard: ais://bucket/name.tar, an object URL, or a local file.
@@ -94,7 +94,7 @@ def inspect(
 
 
 def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], keep: int, count: int) -> bool:
-    """Read the shard through the stages of a training chain; note its members, keep the first samples.
+    """Read the shard as training does; note members, keep the first samples.
 
     Returns:
         Whether it was read to its end, and not only its first `count` samples.
@@ -120,7 +120,10 @@ def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], kee
 
 
 def _draw(path: Path, samples: list[Any], url: str, endpoint: str) -> None:
-    """Write a contact sheet of samples of bytes, with the names of their classes, if they lie beside the shard."""
+    """Write a contact sheet of samples of bytes.
+
+    It has the names of their classes, if they are stored with the shard.
+    """
     from PIL import Image
 
     from torchdata_ais._util.files import naming, whole_file
@@ -145,7 +148,10 @@ def _check_ending(sheet: Path | None) -> None:
 
 
 def _samples(members: Iterable[_Member]) -> Iterator[dict[str, Any]]:
-    """Yield one row for each run of members with one key; members without a key have a row of their own."""
+    """Yield one row for each run of members with one key.
+
+    Members without a key have separate rows.
+    """
     for (key, _), run in groupby(members, lambda one: (one.key, one.member if one.key is None else "")):
         fields = [
             {"field": one.field, "member": one.member, "offset": one.offset, "size": one.size} for one in run

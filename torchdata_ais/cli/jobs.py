@@ -48,8 +48,8 @@ def init(
     """Start a transform, unless it runs already.
 
     Args:
-        function (MODULE:FUNCTION): f(sample) or f(sample, args), or what shard_etl made of one.
-        decode: What fields become before: pil, torchrgb8, ... Default: bytes.
+        function (MODULE:FUNCTION): f(sample) or f(sample, args), or a result of shard_etl.
+        decode: Decoding of the fields before: pil, torchrgb8, ... Default: bytes.
         size: With --decode: images this many pixels square.
         dependency: A package for the pods to install.
         replace: Replace other code of this name.
@@ -107,7 +107,7 @@ def run(
     Args:
         source (SRC): ais://bucket or ais://bucket/prefix.
         target (DST): ais://bucket, or ais://bucket/text to put before names.
-        skip: Go on after an object that fails.
+        skip: Continue after an object that fails.
         as_json: Print JSON.
 
     Examples:
@@ -134,7 +134,7 @@ def logs(
     lines: Annotated[int, typer.Option(min=1)] = 40,
     endpoint: Endpoint = "",
 ) -> None:
-    """Show what a transform has logged.
+    """Show the log of a transform.
 
     Args:
         lines: Of each target, the last so many.
@@ -180,9 +180,10 @@ def dsort(
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
-    """Put the samples of many shards into another order and into shards of another size, on the cluster.
+    """Put the samples of many shards into another order, on the cluster.
 
-    With a specification file, as the ais command takes them, only --check and --overwrite count.
+    The new shards may have another size. With a specification file, as the ais command takes them, only --check and
+    --overwrite count.
 
     Args:
         source (SRC): ais://bucket/samples-{00..18}.tar, ais://bucket/prefix, or a specification: a .json or .yaml file.

@@ -36,11 +36,11 @@ def lint(
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
-    """Read every shard as training would, and tell all that is wrong, one line each.
+    """Read every shard as training would, and report each problem.
 
-    Errors: a shard that is not whole, keys that repeat or whose members do not stand together, fields that are double,
-    missing or do not decode. Notes: fields that few samples have, keys that stand in several shards, uneven sizes.
-    The exit code is 1 if there are errors, also with --fix.
+    Each problem is one line. Errors: a shard that is not whole, keys that repeat or whose members are not consecutive,
+    fields that are double, missing or do not decode. Notes: fields that few samples have, keys that are in several
+    shards, uneven sizes. The exit code is 1 if there are errors, also with --fix.
 
     Args:
         urls (URL...): ais://bucket/prefix, ais://bucket/train-{000..099}.tar, shards, local paths and patterns.
@@ -122,7 +122,10 @@ def lint(
 
 
 def _stored(report: LintReport) -> str | None:
-    """Store the index of shards without errors beside them, and return where it lies; None if there are errors."""
+    """Store the index of error-free shards with them, and return its path.
+
+    None if there are errors.
+    """
     return None if report.index is None else report.index.save().stored[0].folder.where
 
 

@@ -39,7 +39,7 @@ def ls(
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
-    r"""List buckets, the objects of a bucket or prefix, or the members of a shard.
+    r"""List buckets, the objects of a bucket or prefix, or a shard's members.
 
     All that a template names must be there.
 
@@ -125,7 +125,7 @@ def _is_shard(url: str, options: StoreOptions) -> bool:
 
 
 def _members(url: str, options: StoreOptions) -> list[dict[str, Any]]:
-    """Read a shard to its end, and return what it holds."""
+    """Read a shard to its end, and return its contents."""
     from torchdata_ais.store import open_blocks
     from torchdata_ais.tar import TarReader, decompress
 
@@ -196,10 +196,11 @@ def cp(
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
-    """Copy an object, a member of a shard, or all objects of a prefix to other names; the bucket is made if missing.
+    """Copy an object, a member of a shard, or all objects of a prefix.
 
-    The bytes pass through this machine and are checked. Objects that are there with the same bytes are left as they
-    are, so the same command goes on after an interrupt. Names are kept from the last slash of the prefix on.
+    The bucket is made if it is missing. The bytes pass through this machine and are checked. Objects that are there
+    with the same bytes are left as they are, so the same command resumes after an interrupt. Names are kept from the
+    last slash of the prefix on.
 
     Args:
         source (SRC): ais://bucket/object; a prefix or a template for several; ais://bucket/shard.tar/member.jpg.
@@ -276,10 +277,10 @@ def get(
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
-    """Fetch an object, a member of a shard, or all objects of a prefix into files.
+    """Fetch an object, a shard's member, or all objects of a prefix.
 
-    Files appear when they are whole. Those that are there with the same bytes are left as they are, so the same command
-    goes on after an interrupt. Names are kept from the last slash of the prefix on.
+    Files appear when they are whole. Those that are there with the same bytes are left as they are, so the same
+    command resumes after an interrupt. Names are kept from the last slash of the prefix on.
 
     Args:
         url: ais://bucket/object; a prefix or a template for several; ais://bucket/shard.tar/member.jpg.
@@ -330,7 +331,7 @@ def get(
 
 
 def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) -> bool:
-    """Whether a file holds the bytes of the object already.
+    """Report whether a file has the bytes of the object already.
 
     Raises:
         UsageError: It holds something else, which is not to be overwritten.
@@ -380,8 +381,8 @@ def put(
 ) -> None:
     """Store a file or a folder of files; the bucket is made if it is missing.
 
-    Names of a folder's files are their paths in it, put after the prefix as it stands. Objects that are there with the
-    same bytes are left as they are, so the same command goes on after an interrupt.
+    Names of a folder's files are their paths in it, put after the unchanged prefix. Objects that are there with the
+    same bytes are left as they are, so the same command resumes after an interrupt.
 
     Args:
         source (SRC): A file, or a folder: all files below it.
@@ -446,8 +447,8 @@ def rm(
 ) -> None:
     """Remove objects, prefixes and buckets.
 
-    What is to go is looked up first; if anything is not there, nothing is removed. With --recursive it asks before;
-    where nobody can answer, it wants --yes.
+    All names are looked up first; if one is missing, nothing is removed. With --recursive a confirmation is required;
+    without a terminal, --yes is.
 
     Args:
         urls (URL...): ais://bucket/object. With -r also a prefix, a template or a bucket.
@@ -482,7 +483,7 @@ def rm(
 
 
 def _found(url: str, recursive: bool, options: StoreOptions) -> list[ObjectURL]:
-    """Return what is to go for one URL."""
+    """Return the objects and buckets to remove for one URL."""
     from torchdata_ais.cli._objects import is_member, named_objects, object_place
     from torchdata_ais.store import head_object, list_objects
 

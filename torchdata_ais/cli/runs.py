@@ -31,9 +31,10 @@ def watch(
     page: str = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show how each rank of a running job stands, and in one sentence which one holds the others up, and why.
+    """Show the status of each rank of a running job, and the slowest one.
 
-    The ranks tell every 5 s, in small files; nothing is asked of them. Of many ranks those are shown that waited most.
+    A sentence names the rank that delays the others, and the reason. The ranks write their status every 5 s in small
+    files; no request is sent to them. Of many ranks those are shown that waited most.
 
     Args:
         run_dir (FOLDER): The run_dir= that the program passes to ais_loader.
@@ -113,9 +114,9 @@ def simulate(
     proof: Literal["bytes", "headers"] = "bytes",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a training by index would do and need, and what streaming the same shards would cost.
+    """Show the cost of a training by index, and of streaming the shards.
 
-    It is computed by the code that plans real runs; no cluster is asked. Requests of large runs are counted for some
+    It is computed by the code that plans real runs; no request is sent. Requests of large runs are counted for some
     workers, and estimated from that for all.
 
     Args:
@@ -212,22 +213,22 @@ def trace_step(
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
-    """Show key and shard of each sample that a step of a run by index has, or had.
+    """Show key and shard of each sample in a step of a run by index.
 
-    It is computed from index, seed and step; no shard is read. Give what the program gives to AISSampleReader and
-    ais_loader. Of a run whose batch, weights or sources were changed at a resume, the steps before the change are
-    those of the program before it.
+    It is computed from index, seed and step; no shard is read. Give the arguments that the program gives to
+    AISSampleReader and ais_loader. Of a run whose batch, weights or sources were changed at a resume, the steps before
+    the change are those of the program before it.
 
     Args:
-        indexes (INDEX...): Where the index lies, or the shards that have it beside them: ais://bucket/prefix, a folder.
+        indexes (INDEX...): The place of the index, or shards that have it next to them: ais://bucket/prefix, a folder.
         step: Which step, counted over the whole run, from 0.
         global_batch: Samples a step, over all ranks.
         seed: Seed of the loader.
         shuffle (HOW): samples, runs or none.
         weights (W,W,...): Of a mixture, one an index: 0.7,0.3. Default: the indexes one after the other.
-        stop (WHEN): Of a mixture, what ends an epoch: first, all or never.
-        tail (HOW): What becomes of an epoch's remainder: short, drop or pad.
-        epoch_steps: Steps of an epoch, where the program says so.
+        stop (WHEN): Of a mixture, the end of an epoch: first, all or never.
+        tail (HOW): The treatment of an epoch's remainder: short, drop or pad.
+        epoch_steps: Steps of an epoch, where the program sets them.
         shards_from (PLACE): A bucket or folder whose shards the indexes may name, too. May be repeated.
 
     Examples:

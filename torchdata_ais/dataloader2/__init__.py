@@ -1,11 +1,11 @@
-"""DataLoader2 and its reading services, under every torchdata, and without one: the only room that imports torchdata.
+"""DataLoader2 and its reading services, with or without torchdata's own.
 
-`MultiProcessingReadingService` is this package's. The rest is torchdata's own where it has them (0.8 and 0.9), and
-this package's of the same interface elsewhere (0.10 and later): the same samples in the same order. So is what stands
-in the modules `adapter`, `graph`, `random` and `communication`.
+`MultiProcessingReadingService` is this package's. The rest is torchdata's where it has them (0.8 and 0.9), and this
+package's of the same interface elsewhere (0.10 and later): the same samples in the same order. The same holds for the
+modules `adapter`, `graph`, `random` and `communication`. No other package imports torchdata.
 
-Names are imported on first use. With the first one the functional names ``prefetch``, ``fullsync``, ``pin_memory`` and
-``sharding_round_robin_dispatch`` are there: all of torchdata's, or ours of these four.
+Names are imported on first use. The first import adds the functional names ``prefetch``, ``fullsync``, ``pin_memory``
+and ``sharding_round_robin_dispatch``: all of torchdata's, or ours of these four.
 """
 
 import lazy_loader

@@ -1,4 +1,7 @@
-"""Looking through a pipe and changing it, by torchdata's names; the same under every torchdata."""
+"""Traversal and change of a pipe's graph, by torchdata's names.
+
+They are the same under every torchdata.
+"""
 
 from typing import Any
 

@@ -36,7 +36,10 @@ class DataLoader2(torchdata_names.DataLoader2[Any]):  # type: ignore[misc]
 
     @classmethod
     def from_state(cls, state: dict[str, Any], reading_service: Any, *, trust: bool = False) -> Self:
-        """Return a loader with the pipe and the seeds of `state`; see `load_state_dict`."""
+        """Return a loader from the pipe and the seeds of `state`.
+
+        See `load_state_dict`.
+        """
         check_trust(trust)
         loader = cls(None, reading_service=reading_service)
         loader.load_state_dict(state, trust=trust)

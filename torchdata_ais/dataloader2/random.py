@@ -1,4 +1,4 @@
-"""Where the seeds of an epoch come from: torchdata's class, or ours, which draws the same."""
+"""Seed generator of an epoch: torchdata's class, or an equal one of ours."""
 
 from torchdata_ais.dataloader2.torchdata_names import SeedGenerator, dist_share_seed
 

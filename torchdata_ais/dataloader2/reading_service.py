@@ -1,4 +1,4 @@
-"""`MultiProcessingReadingService`: torchdata's reading service with worker processes, without its hangs."""
+"""`MultiProcessingReadingService`: torchdata's name, without its hangs."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from torchdata_ais.workers.producer import EnvelopeSender, tell_pipes
 
 
 def epoch_seeds(seed_generator: Any, ranks: Ranks | None, number: int, *, apart: bool) -> Any:
-    """Return an epoch's seed generator, and leave `seed_generator` at the next epoch's.
+    """Return an epoch's seed generator; advance `seed_generator` to the next.
 
     Args:
         seed_generator: The loader's.
         ranks: The ranks that share the seed, if they can reach each other.
-        number: How many epochs were begun.
-        apart: Whether there are other ranks, which nobody can ask.
+        number: How many epochs were started.
+        apart: Whether there are other ranks that cannot be reached.
 
     Raises:
         UsageError: The ranks would have different seeds.
@@ -68,7 +68,7 @@ def epoch_seeds(seed_generator: Any, ranks: Ranks | None, number: int, *, apart:
     seed = seed_generator.generate_shared_seed()
     drawn = _drawn_from_torch(seed)
     if drawn:
-        # torchdata asked torch's generator for the seed and put the number back: take it out, so that the next
+        # torchdata took the seed from torch's generator and put the number back: take it out, so that the next
         # epoch gets another one.
         torch.empty((), dtype=torch.int64).random_()
     if ranks is not None:
@@ -84,9 +84,9 @@ def epoch_seeds(seed_generator: Any, ranks: Ranks | None, number: int, *, apart:
 
 
 def _drawn_from_torch(seed: int) -> bool:
-    """Return whether `seed` is what torchdata makes of the present state of torch's global generator.
+    """Report whether `seed` came from torch's present global generator state.
 
-    Either directly, or after a DistributedReadingService has made a seed for all ranks of it.
+    Either as torchdata takes it directly, or after a DistributedReadingService has made a seed for all ranks of it.
     """
     with torch.random.fork_rng(devices=[]):
         direct = SeedGenerator().generate_shared_seed()
@@ -94,10 +94,10 @@ def _drawn_from_torch(seed: int) -> bool:
 
 
 def notice_lost_ranks(pipe: Any) -> None:
-    """Let every ``fullsync`` of the graph raise when another rank is gone.
+    """Make every ``fullsync`` of the graph raise when another rank is gone.
 
-    torchdata's own asks the other ranks in a callback of a thread pool, where an error is logged and forgotten: the
-    rank then waits for its time-out of half an hour.
+    torchdata's own requests the other ranks' state in a callback of a thread pool, where an error is logged and
+    forgotten: the rank then waits for its time-out of half an hour.
     """
     if OWN:
         return  # ours raises by itself
@@ -126,12 +126,12 @@ _STARTED: weakref.WeakSet[MultiProcessingReadingService] = weakref.WeakSet()
 
 
 class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc]
-    """Runs a pipe in worker processes for torchdata's DataLoader2; a drop-in that does not hang, crash or repeat.
+    """Runs a pipe in worker processes for torchdata's DataLoader2.
 
-    Takes torchdata's arguments, and works with any pipe: what is not replicable stays in the main process, what
-    stands before a ``sharding_round_robin_dispatch`` runs in one process of its own. Under torch.distributed it also
-    shards by rank, alone or after a ``DistributedReadingService``. With ``num_workers=0`` the pipe runs in this
-    process.
+    A drop-in that does not hang, crash or repeat. It takes torchdata's arguments, and works with any pipe. Parts that
+    are not replicable stay in the main process. Pipes before a ``sharding_round_robin_dispatch`` run in one separate
+    process. Under torch.distributed it also shards by rank, alone or after a ``DistributedReadingService``. With
+    ``num_workers=0`` the pipe runs in this process.
 
     Order:
         Round robin over the workers that still have items, so it depends on the data, the seed, the epoch and the
@@ -150,8 +150,8 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         UsageError: The pipe is sharded twice on one path, or has not exactly one branch that workers can run;
             ``WORLD_SIZE`` above 1 without torch.distributed or `rank`; ranks with different pipes or sources.
         ObjectChangedError: The ranks have listed different objects.
-        Exception: What a worker's pipe, functions or items raise, of the same class, with the original traceback
-            in its text.
+        Exception: Any error of a worker's pipe, functions or items, of the same class, with the original traceback in
+            its text.
 
     Args:
         num_workers: Worker processes.
@@ -169,14 +169,14 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             for ever. Then the process logs the stacks of its threads, and a `StallError` names stage, object and
             worker. A process that does not run at all (stopped, swapped out) is a `StallError` two seconds later;
             with None one that a signal has stopped is, after 30 s.
-        rank: This rank, of `world_size`. Default: what torch.distributed says when the loader is first iterated.
+        rank: This rank, of `world_size`. Default: that of torch.distributed when the loader is first iterated.
         world_size: How many ranks share out the data.
-        store: A store of torch.distributed by which the ranks compare what they read, and share seeds. Default: the
-            process group's, where `rank` is not given. Without any, seed the loader: ``loader.seed(n)``, the same
-            on all ranks.
+        store: A store of torch.distributed by which the ranks compare their listings, and share seeds. Default: the
+            process group's, where `rank` is not given. Without any, seed the loader: ``loader.seed(n)``, the same on
+            all ranks.
 
     Attributes:
-        epoch: The number of the next epoch, which pipes are told; set it to resume.
+        epoch: The number of the next epoch, which pipes receive; set it to resume.
         reset_extras: Worker id (`workers.job.DISPATCHER` for the dispatching process) -> anything that pickles, for the
             next epoch only. Each pipe of a worker that is a `workers.hooks.EpochListener`, which is to have a method
             ``_ais_reset``, gets ``_ais_reset(epoch=..., extras=...)`` after it was seeded.
@@ -217,7 +217,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
                 f"multiprocessing_context={multiprocessing_context!r}",
                 todo=f"use one of {', '.join(methods)}",
             )
-        # All that torchdata's own would set: it is not asked, for it says that num_workers=0 is out of fashion.
+        # All that torchdata's own would set: it is not called, for it warns that num_workers=0 is out of fashion.
         self.num_workers = num_workers
         self.multiprocessing_context = multiprocessing_context
         self.worker_prefetch_cnt = worker_prefetch_cnt
@@ -262,11 +262,12 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
 
     @property
     def last_extras(self) -> Mapping[int, Any]:
-        """Worker id -> what the last pipe's ``_ais_envelope()`` returned there for the worker's item last yielded.
+        """Worker id -> envelope of the worker's item last yielded.
 
-        A pipe that has it is a `workers.hooks.EnvelopeSender`. It is called in the worker right after the item was
-        made, and once more after the last item, and may return None for nothing. What it returns travels with the
-        item, so the state of a worker is the state at the item the caller has, however far ahead the worker is.
+        The envelope is the value of the last pipe's ``_ais_envelope()``. A pipe that has it is a
+        `workers.hooks.EnvelopeSender`. It is called in the worker right after the item was made, and once more after
+        the last item, and may return None for nothing. Its value travels with the item, so the state of a worker is
+        the state at the item the caller has, however far ahead the worker is.
         """
         if self._pool is not None:
             return self._pool.last_extras
@@ -274,15 +275,18 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         return {0: pipe._ais_envelope()} if isinstance(pipe, EnvelopeSender) else {}
 
     def is_ready(self) -> bool:
-        """Return whether the worker whose turn it is has sent an item, so that taking it does not wait."""
+        """Report whether the worker whose turn it is has sent an item.
+
+        Taking it does not wait then.
+        """
         return self._pool is not None and self._pool.is_ready()
 
     def new_records(self) -> list[tuple[int, Recorded]]:
-        """Return what the workers have noted of batches since this was last asked for, by worker."""
+        """Return the workers' records of batches since the last call, by worker."""
         return [] if self._pool is None else self._pool.telling.records()
 
     def doing(self) -> list[ProcessPart]:
-        """Return what the workers are doing, if they note records."""
+        """Return the workers' current activity, if they note records."""
         return [] if self._pool is None else self._pool.telling.doing()
 
     def stats_reports(self) -> list[Report]:
@@ -292,7 +296,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         return [] if self._end_datapipe is None else [report_of(self._end_datapipe)]
 
     def initialize(self, datapipe: Any) -> Any:
-        """Cut the graph, start the processes, and return the pipe for the main process to iterate."""
+        """Cut the graph, start the processes, and return the main process's pipe."""
         if self._finalized:
             raise LoaderError.at("this reading service was shut down", todo="make a new loader")
         self._owner_pid = os.getpid()
@@ -395,7 +399,10 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
                 raise
 
     def finalize(self) -> None:
-        """End the processes, from any state: at once, or after the item under way, or by force after two seconds."""
+        """End the processes, from any state.
+
+        At once, or after the item under way, or by force after two seconds.
+        """
         if self._finalized or self._owner_pid != os.getpid():
             return
         self._finalized = True

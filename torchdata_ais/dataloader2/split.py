@@ -46,9 +46,10 @@ class Parts(NamedTuple):
     """A pipe, cut.
 
     Attributes:
-        replica: What every worker process runs a copy of.
-        dispatched: What one process runs for all workers, if the pipe has a ``sharding_round_robin_dispatch``.
-        rest: The last pipe of what stays in the main process, if something does.
+        replica: The part that every worker process runs a copy of.
+        dispatched: The part that one process runs for all workers, if the pipe has a
+            ``sharding_round_robin_dispatch``.
+        rest: The last pipe of the part in the main process, if any.
     """
 
     replica: Any
@@ -56,13 +57,18 @@ class Parts(NamedTuple):
     rest: Any | None
 
     def reading(self) -> list[Any]:
-        """Return the last pipes of what reads by itself: all but what the workers get from the dispatched part."""
+        """Return the last pipes of all parts that read by themselves.
+
+        The workers' input from the dispatched part does not count.
+        """
         roots = [self.dispatched] if self.dispatched is not None else []
         return roots + find_branches_without(traverse_dps(self.replica), Dispatched)
 
 
 def seed_plan(pipes: Iterable[Any], seeds: Any) -> None:
-    """Give a stage that reads by a plan a seed that all ranks and workers share; torchdata would give each its own.
+    """Give a planned stage a seed that all ranks and workers share.
+
+    torchdata would give each its own.
 
     Args:
         pipes: Pipes that were seeded already.
@@ -83,10 +89,11 @@ def pause(pipe: Any) -> None:
 
 
 def _would_not_return(pipe: Any) -> bool:
-    """Return whether `pause` of this pipe is of those that never return: torchdata's look-ahead threads have two ways.
+    """Report whether `pause` of this pipe never returns.
 
-    ``prefetch`` waits for a sign of its thread, which gives none once its source is exhausted; ``pin_memory`` waits for
-    a sign that its thread never gives. Neither has anything to stop then: no item comes from the paused workers.
+    torchdata's look-ahead threads have two such cases. ``prefetch`` waits for a signal of its thread, which sends none
+    once its source is exhausted. ``pin_memory`` waits for a signal that its thread never sends. Neither has anything
+    to stop then: no item comes from the paused workers.
     """
     if OWN or not isinstance(pipe, Prefetcher):
         return False
@@ -95,7 +102,7 @@ def _would_not_return(pipe: Any) -> bool:
 
 
 def cut(pipe: Any) -> Parts:
-    """Cut `pipe` in place: a `Dispatched` stands where the dispatched part was.
+    """Cut `pipe` in place: a `Dispatched` replaces the dispatched part.
 
     Raises:
         UsageError: More than one branch, or none, could run in worker processes.
@@ -116,13 +123,19 @@ def cut(pipe: Any) -> Parts:
 
 
 def shard(replica: Any, count: int, index: int) -> None:
-    """Give worker `index` of `count` its part; what comes from the dispatching process is split already."""
+    """Give worker `index` of `count` its part.
+
+    Items of the dispatching process are split already.
+    """
     for root in find_branches_without(traverse_dps(replica), Dispatched):
         apply_sharding(root, count, index, SHARDING_PRIORITIES.MULTIPROCESSING)
 
 
 def shard_over_ranks(parts: Parts, count: int, index: int) -> None:
-    """Give rank `index` of `count` its part. Done twice with the same numbers it changes nothing."""
+    """Give rank `index` of `count` its part.
+
+    A second call with the same numbers changes nothing.
+    """
     for root in parts.reading():
         apply_sharding(root, count, index, SHARDING_PRIORITIES.DISTRIBUTED)
 
@@ -131,7 +144,7 @@ def refuse_second_sharding(parts: Parts) -> None:
     """Raise if data on some path would be split twice.
 
     Raises:
-        UsageError: Two sharding pipes stand on one path: each would keep its part of the other's part.
+        UsageError: One path has two sharding pipes: each would keep its part of the other's part.
     """
     for root in parts.reading():
         _walk(traverse_dps(root), None, set())
@@ -155,12 +168,12 @@ def _walk(graph: dict[int, tuple[Any, Any]], below: Any | None, seen: set[tuple[
 
 @dataclass(frozen=True)
 class Reset:
-    """What begins an epoch in a process.
+    """Parameters of an epoch in a process.
 
     Attributes:
-        epoch: The number the pipes are told.
+        epoch: The number that the pipes receive.
         seeds: A seed generator of torchdata: its shared seeds are equal in all processes, its own differ.
-        iter_reset_fn: Handed on from a service that stands before this one.
+        iter_reset_fn: From a service before this one.
         extras: Handed to every pipe that has `_ais_reset`.
         calls: The last calls of ``set_epoch`` of the stages that read by a plan.
     """
@@ -174,9 +187,9 @@ class Reset:
 
 @dataclass(frozen=True)
 class ServicePart:
-    """A worker's replica of the pipe, what the dispatching process runs, or the pipe of a service without workers.
+    """The part of the pipe that a process runs.
 
-    It is a `workers.job.Part`.
+    That of a worker, of the dispatching process, or of a service without workers. It is a `workers.job.Part`.
 
     Attributes:
         pipe: The pipe, wrapped by `attach_wrapper`, so that lambdas pickle where dill is installed.

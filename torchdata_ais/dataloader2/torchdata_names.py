@@ -1,8 +1,8 @@
-"""The only module that imports torchdata: its DataLoader2 and what belongs to it, or ours where it has none.
+"""Names of torchdata's DataLoader2, or ours: the only import of torchdata.
 
-torchdata 0.8 and 0.9 have them; 0.10 and later do not, and torchdata need not be there at all. Importing torchdata's
-``dataloader2`` shows a deprecation banner once per process. Whoever comes here has chosen DataLoader2 already, so the
-banner is caught.
+torchdata 0.8 and 0.9 have them; 0.10 and later do not, and torchdata may be missing. Importing torchdata's
+``dataloader2`` shows a deprecation banner once per process. A caller of this module has chosen DataLoader2 already, so
+the banner is caught.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 OWN = False
-"""Whether these are ours, because torchdata has none."""
+"""True if these names are ours, because torchdata has none."""
 
 try:
     with warnings.catch_warnings():
@@ -96,7 +96,7 @@ except (ImportError, OSError):  # OSError: of a library of torchdata's that is f
         from torchdata_ais.dataloader2.own.services import ReadingServiceInterface as WorkersReadingService
         from torchdata_ais.pipes.base.registry import stage
 
-        # Here, and not where they stand: beside torchdata's own pipes these names are torchdata's.
+        # Here, and not in their modules: next to torchdata's own pipes these names are torchdata's.
         stage("prefetch")(Prefetcher)
         stage("pin_memory")(PinMemory)
         stage("fullsync")(FullSync)

@@ -1,1 +1,1 @@
-"""Example code that runs: a data set drawn on the spot, and a small training loop over it."""
+"""Example code that runs: drawn data sets, and small training loops."""

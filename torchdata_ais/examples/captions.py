@@ -24,11 +24,13 @@ COLOURS = {
     "dark": (90, 90, 90),
     "pale": (210, 210, 210),
 }
-"""Names of colours, and what they stand for: the nearest one is said."""
+"""Names of colours, with their values; a caption has the nearest one."""
 
 
 def make_captioned_pets(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield samples ``{"__key__", "jpg", "txt"}``: what the picture shows, its colour and where it is.
+    """Yield samples ``{"__key__", "jpg", "txt"}``.
+
+    The text has the animal, its colour and its position.
 
     Example:
         >>> [sample["txt"] for sample in make_captioned_pets(2)]
@@ -39,7 +41,7 @@ def make_captioned_pets(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def _caption(pet: dict[str, Any]) -> str:
-    """Say what stands in a sample; the trimap tells which pixels are the animal's."""
+    """Return the caption of a sample; the trimap has the animal's pixels."""
     animal = np.asarray(Image.open(io.BytesIO(pet["trimap.png"])))[::4, ::4] == 1
     pixels = np.asarray(Image.open(io.BytesIO(pet["image.jpg"])))[::4, ::4][animal]
     distances = {
@@ -54,11 +56,13 @@ def _caption(pet: dict[str, Any]) -> str:
 def named_or_drawn(
     arguments: argparse.Namespace, folder: Path, make: Callable[[int, int], Iterable[dict[str, Any]]]
 ) -> tuple[Any, Any]:
-    """Return the shards to train and to evaluate on: those that the arguments name, or drawn ones.
+    """Return the shards to train and to evaluate on.
+
+    The arguments name them, or they are drawn.
 
     Args:
         arguments: With ``source``, ``held_out`` and ``samples``; for evaluation a fifth as many are drawn.
-        folder: Where drawn ones are written.
+        folder: Folder for drawn ones.
         make: ``make(count, seed)`` draws samples.
     """
     if arguments.source:

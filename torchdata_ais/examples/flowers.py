@@ -1,4 +1,4 @@
-"""Drawn flowers of several kinds: pictures of different sizes, as photographs have them."""
+"""Drawn flowers of several kinds, of different sizes as photographs are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Colour = tuple[int, int, int]
 
 
 class Flower(NamedTuple):
-    """How a kind looks: its petals, how wide each is for its length, and the middle."""
+    """Look of a kind: its petals, their width for their length, the middle."""
 
     petals: int
     width: float
@@ -32,11 +32,13 @@ KINDS = {
 }
 
 FLOWERS = tuple(KINDS)
-"""What the labels mean."""
+"""Names of the labels."""
 
 
 def make_flowers(count: int, seed: int = 0) -> Iterator[tuple[Image.Image, int]]:
-    """Yield pictures with the number of their kind; the same seed gives the same pictures.
+    """Yield pictures with the number of their kind.
+
+    The same seed gives the same pictures.
 
     Example:
         >>> [(picture.size, FLOWERS[label]) for picture, label in make_flowers(2)]
@@ -50,7 +52,7 @@ def make_flowers(count: int, seed: int = 0) -> Iterator[tuple[Image.Image, int]]
 
 
 def _drawn(kind: Flower, size: tuple[int, int], rng: random.Random) -> Image.Image:
-    """Draw one flower in front, and some blurred green behind it."""
+    """Draw one flower in front of some blurred green."""
     picture = Image.new("RGB", size, (rng.randrange(40, 90), rng.randrange(110, 170), rng.randrange(40, 80)))
     draw = ImageDraw.Draw(picture)
     for _ in range(60):

@@ -1,7 +1,8 @@
-"""A data set of drawn pets, in the shape of Oxford-IIIT Pet: nothing to download, nothing to license.
+"""A data set of drawn pets, in the shape of Oxford-IIIT Pet.
 
-Each sample is a 500x375 photo-like JPEG, its trimap (1 animal, 2 background, 3 outline, exact to the pixel,
-since both are drawn from the same shapes) and the class. The same seed gives the same samples.
+It needs no download and no license. Each sample is a 500x375 photo-like JPEG, its trimap (1 animal, 2 background, 3
+outline, exact to the pixel, since both are drawn from the same shapes) and the class. The same seed gives the same
+samples.
 """
 
 from __future__ import annotations
@@ -52,13 +53,18 @@ def make_pet(index: int, seed: int = 0) -> dict[str, Any]:
 
 
 def make_pets(count: int, seed: int = 0, start: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the samples ``start ... start + count - 1`` of the data set `seed`; see `make_pet`."""
+    """Yield samples ``start ... start + count - 1`` of the data set `seed`.
+
+    See `make_pet`.
+    """
     for index in range(start, start + count):
         yield make_pet(index, seed)
 
 
 def uneven_sizes(total: int, shards: int, seed: int = 0) -> list[int]:
-    """Split `total` samples over `shards` shards of very different sizes, each at least one.
+    """Split `total` samples over `shards` shards of very different sizes.
+
+    Each has at least one.
 
     Example:
         >>> uneven_sizes(100, 4)
@@ -73,7 +79,9 @@ def uneven_sizes(total: int, shards: int, seed: int = 0) -> list[int]:
 
 
 def make_shards(sizes: Iterable[int], seed: int = 0, start: int = 0) -> Iterator[bytes]:
-    """Yield one tar shard of so many samples for each of `sizes`, keys running on from `start`.
+    """Yield one tar shard of so many samples for each of `sizes`.
+
+    Keys run on from `start`.
 
     Memory:
         One shard.
@@ -104,7 +112,10 @@ def _background(rng: random.Random) -> Image.Image:
 
 
 class Animal(NamedTuple):
-    """What an animal is made of: `body` parts from back to front, and `marks` (eyes, a nose) on top of them."""
+    """Parts of an animal.
+
+    They are `body` parts from back to front, and `marks` (eyes, a nose) on top of them.
+    """
 
     body: Sequence[Shape]
     marks: Sequence[Shape]
@@ -153,11 +164,14 @@ ANIMALS: dict[str, Animal] = {
 }
 
 CLASSES = tuple(ANIMALS)
-"""What the numbers in ``cls`` mean."""
+"""Names of the numbers in ``cls``."""
 
 
 def _draw(image: Image.Image, trimap: Image.Image, animal: Animal, rng: random.Random) -> None:
-    """Draw the animal somewhere, in some size and colour, a little turned; the same into the trimap."""
+    """Draw the animal at random place, size, colour and angle.
+
+    The same goes into the trimap.
+    """
     scale = rng.uniform(85, 160)
     x0, y0 = (rng.uniform(scale, side - scale) for side in SIZE)
     turn = rng.uniform(-0.35, 0.35)

@@ -1,4 +1,4 @@
-"""A small training loop over a chain of this package: what the command ``torchdata-ais demo`` runs.
+"""A small training loop over a chain, run by ``torchdata-ais demo``.
 
 Nothing in here is special to the drawn pets but the names of the fields.
 """
@@ -24,8 +24,8 @@ def pets_pipe(
     """Return the chain from a bucket of shards to batches.
 
     Args:
-        source: Whatever `AISSourceLister` takes: ``"ais://pets/train-"``.
-        shuffle: Whether to mix shards and samples, anew in each epoch.
+        source: As for `AISSourceLister`: ``"ais://pets/train-"``.
+        shuffle: Whether to mix shards and samples, differently in each epoch.
         cluster: See `torchdata_ais.store.Cluster`; default ``AIS_ENDPOINT``.
         size: Images are decoded to size x size pixels.
         batchsize: Samples a batch.
@@ -71,13 +71,13 @@ class SmallCNN(nn.Sequential):
 
 @dataclass
 class EpochResult:
-    """What one pass over the data gave.
+    """Result of one pass over the data.
 
     Attributes:
         loss: Sum over the samples; `mean_loss` is the mean.
         correct: Samples whose class was right.
         keys: The keys of all samples, in the order they came.
-        seconds: From asking for the first batch to the end of the last.
+        seconds: From the request of the first batch to the end of the last.
     """
 
     loss: float = 0.0
@@ -108,7 +108,7 @@ def run_epoch(
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
     on_batch: Callable[[int], object] = bool,
 ) -> EpochResult:
-    """Train on all batches, or only measure if there is no optimizer.
+    """Train on all batches, or only measure without an optimizer.
 
     Args:
         model: Takes images, returns scores.
@@ -139,7 +139,9 @@ def run_epoch(
 
 
 def once_each(keys: Iterable[str], expected: Iterable[str]) -> str:
-    """Return "" if `keys` are the expected ones, each once, else a sentence that says what is wrong.
+    """Return "" if `keys` are the expected ones, each once, else an error.
+
+    The error is a sentence.
 
     Example:
         >>> once_each(["b", "a"], ["a", "b"])

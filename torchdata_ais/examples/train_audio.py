@@ -1,4 +1,4 @@
-"""Learn to tell sounds apart by their spectra. Needs soundfile.
+"""Train a classifier of sounds by their spectra. Needs soundfile.
 
 ::
 
@@ -33,14 +33,16 @@ RATE = 8000
 """Frames a second of the drawn sounds."""
 
 SOUNDS = ("sine", "square", "saw", "noise")
-"""What the numbers in ``cls`` mean."""
+"""Names of the numbers in ``cls``."""
 
 
 def make_tones(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield samples ``{"__key__", "flac", "cls"}``: a tone of some pitch and shape, 0.5 to 1 s long.
+    """Yield samples ``{"__key__", "flac", "cls"}`` of tones.
+
+    A tone has some pitch and shape, and is 0.5 to 1 s long.
 
     Raises:
-        MissingLibraryError: soundfile is not there.
+        MissingLibraryError: soundfile is not installed.
     """
     soundfile = require("soundfile", "writing audio")
     for index in range(count):
@@ -53,7 +55,7 @@ def make_tones(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def _wave(shape: str, phase: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return values between -1 and 1 at these phases, of which 1 is a whole wave."""
+    """Return values between -1 and 1 at these phases; 1 is a whole wave."""
     if shape == "noise":
         return np.random.default_rng(len(phase)).uniform(-1, 1, len(phase))
     if shape == "saw":
@@ -63,7 +65,10 @@ def _wave(shape: str, phase: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 
 
 def crop(sample: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Put half a second of the clip, from anywhere in it, under ``wave``; what is shorter gets silence."""
+    """Put half a second of the clip, from anywhere in it, under ``wave``.
+
+    Shorter clips are filled with silence.
+    """
     wave, rate = next(sample[field] for field in ("flac", "wav", "mp3", "ogg") if field in sample)
     frames = rate // 2
     wave = nn.functional.pad(wave.mean(0), (0, max(0, frames - wave.shape[1])))

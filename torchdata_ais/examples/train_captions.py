@@ -1,4 +1,6 @@
-"""Learn which caption belongs to which picture: two towers and a contrastive loss, as CLIP has them.
+"""Train two towers to match captions and pictures, as CLIP does.
+
+The loss is contrastive.
 
 ::
 
@@ -25,7 +27,10 @@ from torchdata_ais.examples.captions import make_captioned_pets, named_or_drawn
 from torchdata_ais.examples.train import SmallCNN, samples_of
 
 WORDS = 1024
-"""How many rows the table of words has: a word's row is its checksum, so no vocabulary is needed."""
+"""Number of rows of the table of words.
+
+A word's row is its checksum, so no vocabulary is needed.
+"""
 
 LENGTH = 16
 """Words of a caption that count."""
@@ -76,7 +81,7 @@ def with_numbers(pairs: list[tuple[Tensor, str]]) -> tuple[Tensor, Tensor, list[
 
 
 class TwoTowers(nn.Module):
-    """A vector for a picture, a vector for a caption, and how much they differ."""
+    """A vector for a picture, a vector for a caption, and their scale."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -86,7 +91,7 @@ class TwoTowers(nn.Module):
         self.scale = nn.Parameter(torch.tensor(2.0))
 
     def forward(self, images: Tensor, ids: Tensor) -> Tensor:
-        """Return how well each picture (row) and each caption (column) go together."""
+        """Return the match of each picture (row) and each caption (column)."""
         pictures = nn.functional.normalize(self.picture(images), dim=1)
         captions = nn.functional.normalize(self.caption(self.words(ids)), dim=1)
         scores: Tensor = self.scale.exp() * pictures @ captions.T
@@ -105,7 +110,10 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, id
 
 @torch.no_grad()
 def evaluate(model: nn.Module, pipe: Any, device: torch.device) -> tuple[int, int]:
-    """Return for how many pictures the best caption of the batch is their own (or reads the same), and of how many."""
+    """Return the pictures with the right best caption, and all pictures.
+
+    A caption of the batch is right if it is their own, or reads the same.
+    """
     model.eval()
     found = pictures = 0
     with ais_loader(pipe) as loader:

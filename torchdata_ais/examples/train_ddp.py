@@ -1,13 +1,13 @@
-"""Train on several processes, with checkpoints in mid-epoch: run it under torchrun.
+"""Train on several processes under torchrun, with mid-epoch checkpoints.
 
 ::
 
     torchrun --nproc-per-node 2 -m torchdata_ais.examples.train_ddp --samples 200 --epochs 2
     torchrun --nproc-per-node 2 -m torchdata_ais.examples.train_ddp --source ais://pets/train- --held-out ais://pets/test-
 
-Each rank reads shards of its own. In training all ranks give equally many batches (``epoch_steps="shortest"``), as
-the exchange of gradients needs it; in evaluation every sample counts exactly once, and the counts are added up.
-With ``--checkpoint FILE`` the state of model and loader is written every few steps, and read back at the start.
+Each rank reads different shards. In training all ranks give equally many batches (``epoch_steps="shortest"``), as the
+exchange of gradients needs it; in evaluation every sample counts exactly once, and the counts are added up. With
+``--checkpoint FILE`` the state of model and loader is written every few steps, and read back at the start.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _sources(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any]:
         sizes = uneven_sizes(arguments.samples, 6)
         paths = [folder / f"pets-{index}.tar" for index in range(len(sizes))]
         for path, shard in zip(paths, make_shards(sizes), strict=True):
-            # Those of an earlier run stay as they are: a file that is written anew is another one for a checkpoint.
+            # Those of an earlier run stay as they are: a file that is written again is another one for a checkpoint.
             if not path.exists() or path.read_bytes() != shard:
                 path.write_bytes(shard)
         names = [[str(path) for path in paths]]
@@ -110,7 +110,10 @@ def _run(arguments: argparse.Namespace, train: Any, held_out: Any) -> None:
 
 
 def _save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: AISLoader) -> None:
-    """Write one checkpoint for all ranks: the loader's state is the one thing that differs between them."""
+    """Write one checkpoint for all ranks.
+
+    Only the loader's state differs between them.
+    """
     states: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(states, loader.state_dict())
     if dist.get_rank() == 0:
@@ -121,7 +124,7 @@ def _save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader
 
 
 def _evaluate(model: nn.Module, pipe: Any) -> tuple[int, int]:
-    """Return samples and right answers over all ranks; every sample is counted once."""
+    """Return samples and right answers over all ranks, each counted once."""
     with ais_loader(pipe) as loader:
         result = run_epoch(model, loader)
     counts = torch.tensor([len(result.keys), result.correct])

@@ -1,4 +1,6 @@
-r"""Train a classifier of pictures on ImageNet-like shards: one process, or several under torchrun; GPUs or the CPU.
+r"""Train a classifier of pictures on ImageNet-like shards.
+
+It runs in one process, or in several under torchrun; on GPUs or the CPU.
 
 ::
 
@@ -7,10 +9,10 @@ r"""Train a classifier of pictures on ImageNet-like shards: one process, or seve
         --held-out ais://imagenet/val- --classes 1000 --model resnet50 --global-batch 1024 --workers 8 \
         --checkpoint last.pt
 
-Pictures are ``jpg``, ``png`` or ``webp``, classes ``cls``. Where an index lies beside the shards (``torchdata-ais
-index``), samples come in one planned order: the same for any number of GPUs and workers, shuffled as a whole, with
-equal steps for all ranks, and a checkpoint goes on with another number of them. Without one shards are streamed and
-ranks stop together.
+Pictures are ``jpg``, ``png`` or ``webp``, classes ``cls``. With an index next to the shards (``torchdata-ais index``),
+samples come in one planned order: the same for any number of GPUs and workers, shuffled as a whole, with equal steps
+for all ranks, and a checkpoint resumes with another number of them. Without one shards are streamed and ranks stop
+together.
 
 Random crops, flips and brightness depend on seed, epoch and sample alone. With ``--checkpoint FILE`` everything is
 written after so many steps and read back at the start, in the middle of an epoch, too.
@@ -45,7 +47,9 @@ FIELDS = f"{IMAGE} cls".replace(";", " ")
 
 
 class Augment:
-    """A random part of the picture, resized, perhaps mirrored, brighter or darker.
+    """A random part of the picture, resized, perhaps mirrored or brighter.
+
+    It may also be darker.
 
     Args:
         size: Width and height of the result.
@@ -57,7 +61,7 @@ class Augment:
         self._least = least
 
     def __call__(self, sample: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-        """Return the sample with a uint8 tensor of shape (3, size, size) under ``image``."""
+        """Return the sample with a uint8 tensor ``image`` (3, size, size)."""
         picture = next(sample[field] for field in IMAGE.split(";") if field in sample).convert("RGB")
         area, aspect = rng.uniform(self._least, 1), rng.uniform(3 / 4, 4 / 3)
         width = min(picture.width, round((picture.width * picture.height * area * aspect) ** 0.5))
@@ -73,7 +77,7 @@ class Augment:
 
 
 def index_of(source: Any) -> SampleIndex | None:
-    """Return the index that lies beside the shards, or None."""
+    """Return the index stored with the shards, or None."""
     try:
         return SampleIndex.open(source)
     except NotFoundError:
@@ -123,7 +127,7 @@ class Run:
         say(f"{'streamed' if index is None else 'planned'} order, {self.world} x {device.type}")
 
     def train(self) -> None:
-        """Train until the last epoch, or the step at which ``--stop-after`` says to stop."""
+        """Train until the last epoch, or the step of ``--stop-after``."""
         steps = 0
         while self.loader.epoch < self.arguments.epochs - 1 or self.loader.under_way:
             self.model.train()
@@ -147,7 +151,7 @@ class Run:
 
     @torch.no_grad()
     def evaluate(self, source: Any) -> tuple[int, int]:
-        """Return right answers and pictures, over all ranks; each picture is counted once."""
+        """Return right answers and pictures over all ranks, each counted once."""
         self.model.eval()
         counts = torch.zeros(2, dtype=torch.long, device=self.device)
         pipe = valid_pipe(source, self.arguments.size, self.arguments.global_batch)
@@ -178,7 +182,7 @@ class Run:
             part.replace(path)
 
     def load(self, path: Path) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         kept = torch.load(path, map_location=self.device, weights_only=True)
         self.plain.load_state_dict(kept["model"])
         self.optimizer.load_state_dict(kept["optimizer"])
@@ -187,7 +191,10 @@ class Run:
 
 
 def _network(name: str, classes: int) -> nn.Module:
-    """Return a small network, or one of torchvision's by its name, which takes uint8 pictures."""
+    """Return a small network, or one of torchvision's by its name.
+
+    It takes uint8 pictures.
+    """
     if name == "small":
         return SmallCNN(classes)
     from torchvision.models import get_model  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -196,7 +203,7 @@ def _network(name: str, classes: int) -> nn.Module:
 
 
 class _Normalise(nn.Module):
-    """Turns 0..255 into what networks for ImageNet are used to."""
+    """Turns 0..255 into the usual input of networks for ImageNet."""
 
     def forward(self, images: Tensor) -> Tensor:
         mean = torch.tensor([0.485, 0.456, 0.406], device=images.device).view(3, 1, 1)
@@ -267,7 +274,7 @@ def _sources(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any]:
     """Return the shards to train and to evaluate on, the same on all ranks."""
     if arguments.source:
         return arguments.source, arguments.held_out or arguments.source
-    # A checkpoint is of certain shards: drawn ones must be there again when it goes on.
+    # A checkpoint is of certain shards: drawn ones must be there again when it resumes.
     where = arguments.checkpoint.parent / "pets" if arguments.checkpoint is not None else folder
     names = [f"{where}/train-{{000..{_shards(arguments.samples) - 1:03d}}}.tar", f"{where}/valid-*.tar"]
     if is_first() and not Path(where, "valid-000.tar").exists():

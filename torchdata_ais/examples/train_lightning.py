@@ -1,4 +1,4 @@
-"""Train the small network with Lightning: fit, checkpoint in mid-epoch, resume. Needs lightning.
+"""Train with Lightning: fit, mid-epoch checkpoint, resume.
 
 ::
 
@@ -7,7 +7,7 @@
 Lightning keeps the state of every loader that has ``state_dict`` in its checkpoints, and gives it back on resume. Give
 `ais_loader` a fixed number of steps: from a loader without length Lightning takes one batch ahead, and that batch
 would count as seen in a checkpoint. Several processes: Lightning starts them, `ais_loader` sees their ranks when an
-epoch begins; ``use_distributed_sampler=False`` keeps Lightning from adding a sampler of its own.
+epoch begins; ``use_distributed_sampler=False`` keeps Lightning from adding another sampler.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ class Pets(lightning.LightningModule):
 
 
 class PetsData(lightning.LightningDataModule):
-    """The loader, made once: Lightning asks for it again only when told to.
+    """The loader, made once.
+
+    Lightning requests it again only by configuration.
 
     Args:
-        source: What `AISSourceLister` takes.
-        steps: Batches of each rank in an epoch; the next epoch goes on in the data where it stopped.
+        source: As for `AISSourceLister`.
+        steps: Batches of each rank in an epoch; the next epoch continues in the data where it stopped.
         num_workers: Worker processes of each rank.
         batchsize: Samples a batch.
     """

@@ -1,4 +1,4 @@
-"""Loaders where other frameworks expect theirs: torchdata's nodes, Hugging Face, Lightning; and where counts go.
+"""Adapters for torchdata's nodes, Hugging Face, Lightning and metrics.
 
 Names are imported on first use, and each needs its framework only then.
 """

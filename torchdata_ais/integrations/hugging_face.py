@@ -31,7 +31,7 @@ def to_hf(pipe: IterDataPipe[Any], *, parts: int | None = None, seed: int = 0) -
             batch themselves.
         parts: Parts that workers and ranks share out (`num_shards` there); default one a shard of the listing, at most
             1,024. Each sample is in one of them.
-        seed: Of what the pipe draws. It draws the same in each epoch; ``dataset.shuffle(seed=...)`` with
+        seed: Of the pipe's random numbers. It draws the same in each epoch; ``dataset.shuffle(seed=...)`` with
             ``set_epoch(n)`` changes the order of the parts.
 
     Returns:
@@ -41,7 +41,7 @@ def to_hf(pipe: IterDataPipe[Any], *, parts: int | None = None, seed: int = 0) -
 
     Raises:
         MissingLibraryError: Hugging Face's datasets are not installed.
-        UsageError: The pipe reads by index (there `SampleDataset` is what Trainer takes), or cannot be copied.
+        UsageError: The pipe reads by index (Trainer takes `SampleDataset` there), or cannot be copied.
 
     Example::
 
@@ -71,7 +71,7 @@ class _Source:
     seed: int
 
     def part(self, number: int) -> Iterator[Any]:
-        pipe = copy.deepcopy(self.pipe)  # two iterators of the dataset may stand at different samples
+        pipe = copy.deepcopy(self.pipe)  # two iterators of the dataset may be at different samples
         shard_instance(pipe, self.count, number)
         begin(pipe, InstancePlan.of(self.seed, 0, self.count, number))
         with self.listing.on(pipe):
@@ -95,18 +95,19 @@ def _samples(parts: list[int], source: _Source) -> Iterator[dict[str, Any]]:
 
 @checked
 def trainer_callback(loader: AISLoader, resume_from: str | Path | None = None) -> Any:
-    """Return a callback of Hugging Face's Trainer that keeps the state of `loader` in its checkpoints.
+    """Return a Trainer callback that saves the state of `loader`.
 
-    The Trainer reads the loader from an overridden ``get_train_dataloader``, and is told
-    ``TrainingArguments(ignore_data_skip=True)``: the loader goes on by itself, and reads nothing twice.
+    It is for Hugging Face's Trainer, and saves in its checkpoints. The Trainer reads the loader from an overridden
+    ``get_train_dataloader``, and gets ``TrainingArguments(ignore_data_skip=True)``: the loader resumes by itself, and
+    reads nothing twice.
 
     Args:
-        loader: What ``get_train_dataloader`` returns; its number of steps is known (by index, or ``epoch_steps=``).
+        loader: The result of ``get_train_dataloader``; its number of steps is known (by index, or ``epoch_steps=``).
         resume_from: The checkpoint's folder that ``trainer.train(resume_from_checkpoint=...)`` is given.
 
     Returns:
-        A ``transformers.TrainerCallback``: each rank writes ``loader-RANK.json`` beside the model, which any number of
-        ranks can resume from.
+        A ``transformers.TrainerCallback``: each rank writes ``loader-RANK.json`` next to the model, which any number
+        of ranks can resume from.
 
     Raises:
         MissingLibraryError: transformers are not installed.

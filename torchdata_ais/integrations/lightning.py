@@ -22,9 +22,10 @@ def lightning_data(
     epoch_steps: int | None = None,
     **options: Any,
 ) -> Any:
-    """Return pipes as a ``LightningDataModule``, whose checkpoints hold where training stands in the data.
+    """Return pipes as a ``LightningDataModule`` with the data's position.
 
-    Give the trainer ``use_distributed_sampler=False``: ranks share out the data by themselves.
+    Checkpoints hold the position. Give the trainer ``use_distributed_sampler=False``: ranks share out the data by
+    themselves.
 
     Args:
         train: The pipe to train on, or a function that makes it, called in each process of the job.
@@ -45,7 +46,10 @@ def lightning_data(
     lightning = require("lightning", "lightning_data()")
 
     class Data(lightning.LightningDataModule):  # type: ignore[name-defined,misc]
-        """The loaders, each made once: Lightning asks for them again only when told to."""
+        """The loaders, each made once.
+
+        Lightning requests them again only by configuration.
+        """
 
         def __init__(self) -> None:
             super().__init__()

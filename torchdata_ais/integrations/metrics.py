@@ -1,4 +1,4 @@
-"""Counts of a pipeline where a training job has its others: callbacks for ``ais_loader(on_stats=...)``."""
+"""Callbacks for ``ais_loader(on_stats=...)`` that export its metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from torchdata_ais.observe.stats_text import METRICS, Metric, values
 
 
 def _scalars(report: Stats) -> Iterator[tuple[str, float]]:
-    """Yield ``data/STAGE/METRIC`` and its value; a stage that stands twice in a pipe has its number behind its name."""
+    """Yield ``data/STAGE/METRIC`` and its value.
+
+    A stage that is twice in a pipe has its number after its name.
+    """
     names = [stage.name for stage in report.stages]
     for metric in METRICS:
         for value, labels in values(metric, report.stages):
@@ -25,7 +28,7 @@ def _scalars(report: Stats) -> Iterator[tuple[str, float]]:
 
 
 class TensorBoardStats:
-    """Writes what the stages counted to TensorBoard: ``ais_loader(pipe, on_stats=TensorBoardStats(writer))``.
+    """Writes the counts to TensorBoard: ``on_stats=TensorBoardStats(writer)``.
 
     Args:
         writer: A ``SummaryWriter``; anything with its ``add_scalar``.
@@ -58,12 +61,12 @@ class TensorBoardStats:
 
 
 class WandbStats:
-    """Gives what the stages counted to Weights & Biases: ``ais_loader(pipe, on_stats=WandbStats(run))``.
+    """Logs the counts to Weights & Biases: ``on_stats=WandbStats(run)``.
 
     The values are shown with the next ``run.log`` of the training loop: the steps are the loop's own.
 
     Args:
-        run: What ``wandb.init()`` returned; anything with its ``log``.
+        run: The result of ``wandb.init()``; anything with its ``log``.
 
     Example:
         >>> from torchdata_ais import AISSourceLister, ais_loader
@@ -86,7 +89,7 @@ class WandbStats:
 
 
 class OpenTelemetryStats:
-    """Keeps what the stages counted for OpenTelemetry: ``ais_loader(pipe, on_stats=OpenTelemetryStats())``.
+    """Exports the counts to OpenTelemetry: ``on_stats=OpenTelemetryStats()``.
 
     Metrics are called ``torchdata_ais.items_total`` and so on, with the attributes ``stage``, ``number`` and, of
     skipped items, ``error``; they are read whenever the SDK collects. Without an SDK nothing is done.

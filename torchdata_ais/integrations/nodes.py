@@ -17,7 +17,7 @@ def as_node(pipe: IterDataPipe[Any] | AISLoader, **options: Any) -> Any:
 
     Args:
         pipe: A pipe that batches by itself, or an `ais_loader`.
-        **options: Of a pipe: what `ais_loader` takes, such as ``num_workers=4, seed=0``.
+        **options: Of a pipe: arguments of `ais_loader`, such as ``num_workers=4, seed=0``.
 
     Returns:
         A ``torchdata.nodes.BaseNode``: the source of ``Mapper``, ``Prefetcher``, ``MultiNodeWeightedSampler``, ... and

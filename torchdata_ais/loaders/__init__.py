@@ -1,4 +1,4 @@
-"""What drives a pipe: the reading service for DataLoader2, `ais_loader`, datasets for torch's loaders, state.
+"""Loaders: `ais_loader`, datasets for torch's loaders, and their states.
 
 Names are imported on first use, so that importing this package imports neither torch nor torchdata.
 """

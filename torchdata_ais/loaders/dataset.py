@@ -51,12 +51,12 @@ class WorkerPlan:
                 stage.say_to(self.reader)
 
     def state(self, runs: int, share: Share, sent: int | None, given: int) -> WorkerPlanState:
-        """Return where the worker stands.
+        """Return the position of the worker.
 
         Args:
-            runs: Iterations that were begun.
+            runs: Iterations that were started.
             share: Which worker of which rank it is.
-            sent: The seed that the stages were sent; None: no epoch is under way.
+            sent: The seed of the stages; None: no epoch is under way.
             given: Items that it has given in this iteration.
 
         Raises:
@@ -80,7 +80,7 @@ class WorkerPlan:
 
     @cached_property
     def _told(self) -> dict[str, Any]:
-        """What is the same in all states: they are taken with every item."""
+        """Return the fields equal in all states: they are taken with every item."""
         reader = self.reader
         return {
             "plan": PLAN_VERSION,
@@ -91,7 +91,10 @@ class WorkerPlan:
         }
 
     def check(self, state: WorkerPlanState) -> None:
-        """Raise `StateError` for a state of other data, another order, seed or batch; it names the difference."""
+        """Raise `StateError` for a state of other data, order, seed or batch.
+
+        The message names the difference.
+        """
         for name, what in (
             ("plan", "the plan's version"),
             ("seeds", "the seeds of dataset and reader"),
@@ -103,7 +106,7 @@ class WorkerPlan:
             check_same(what, getattr(state, name), self._told[name], todo)
 
     def task(self, state: WorkerPlanState, epoch: EpochShare, share: Share) -> Task:
-        """Return what this worker is still to give of an epoch.
+        """Return the rest of an epoch for this worker.
 
         Raises:
             StateError: The state is of another worker, or of another number of ranks or workers; or of other batches.
@@ -132,18 +135,21 @@ class WorkerPlan:
         return task.run.seed == self.reader.own_seed and task.run.epoch_of(task.step).number == epoch
 
     def go_on_after(self, task: Task) -> None:
-        """Have the iterations after that of `task` be the epochs after it, where the reader counts them itself."""
+        """Number the iterations after that of `task` as the epochs after it.
+
+        Only where the reader counts them itself.
+        """
         if task.run.seed == self.reader.own_seed:
             self.reader.take_epoch(task.run.epoch_of(task.step).number + 1)
 
     def _batch(self) -> int | None:
-        """Return how many samples of a rank the pipe makes one item of; None: none."""
+        """Return how many samples of a rank make one item; None: none."""
         return next(
             (stage.batchsize for stage in upstream(self.pipe) if isinstance(stage, SlotBatcher)), None
         )
 
     def _not_known(self) -> str | None:
-        """Return why the number of items says not where the worker stands; None if it does."""
+        """Return why the item count does not give the worker's position, or None."""
         if self._batch() is None and not self.reader.gives_all:
             return f"{self.reader.describe()} may leave samples out"
         return not_steps(self.pipe, 1)
@@ -177,19 +183,19 @@ def as_dataset(
     rank_timeout_s: float = 1800.0,
     start_spread_s: float | None = None,
 ) -> PipeDataset:
-    """Return `pipe` as a dataset for torch's `DataLoader` and torchdata's `StatefulDataLoader`.
+    """Return `pipe` as a dataset for torch's and torchdata's data loaders.
 
-    Ranks are asked for, and the shards are listed, here and now: what comes and goes in the bucket later is not seen.
-    Workers get both, whatever their start method.
+    These are torch's `DataLoader` and torchdata's `StatefulDataLoader`. Ranks are determined and the shards are listed
+    in this call: later changes of the bucket are not seen. Workers get both, with any start method.
 
     Args:
         pipe: A pipe that batches by itself; use ``batch_size=None`` in the loader.
         seed: Seed of all epochs.
-        rank: This rank, of `world_size`. Default: what torch.distributed says.
+        rank: This rank, of `world_size`. Default: that of torch.distributed.
         world_size: How many ranks share out the data; 1 for a dataset of this process alone.
         store: As for `ais_loader`.
         rank_timeout_s: How long to wait for a rank that has not come here.
-        start_spread_s: Over how many seconds the ranks go on from here; default as for `ais_loader`, where each is
+        start_spread_s: Over how many seconds the ranks continue from here; default as for `ais_loader`, where each is
             taken to have 8 workers.
 
     Returns:
@@ -240,16 +246,19 @@ class PipeDataset(IterableDataset[Any]):
         self._calls = 0  # of the reader's set_epoch, when a state was loaded
         self._plan: InstancePlan | None = None
         self._pending: StreamState | WorkerPlanState | None = None
-        # Handed to an iteration that has not begun.
+        # Handed to an iteration that has not started.
         self._resuming: StreamState | WorkerPlanState | None = None
         self._given = 0
 
     def __len__(self) -> int:
-        """What ``.with_length(n)`` declares; and with ``.read_samples()`` how many items this rank gets in an epoch."""
+        """Return the declared length, or this rank's items of an epoch.
+
+        ``.with_length(n)`` declares it; the other is known with ``.read_samples()``.
+        """
         return len(self._pipe)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the iterations from the next one on; without it each iteration counts as one.
+        """Set the epoch of the next iterations; without it each counts as one.
 
         A state that was loaded fits its own epoch: with another one the next iteration raises `UsageError`.
         """
@@ -282,7 +291,7 @@ class PipeDataset(IterableDataset[Any]):
         call = self._next_epoch.look()
         if call.number:
             epoch_seed = mix_seed(self._seed, "epoch", call.epoch)
-        elif self._ranks > 1:  # what torch's generator gives, and how often each rank iterates, may differ
+        elif self._ranks > 1:  # torch's generator, and the number of iterations of each rank, may differ
             epoch_seed = mix_seed(self._seed, "epoch", 0)
         elif worker_seed is not None:
             epoch_seed = mix_seed(self._seed, "worker", worker_seed)
@@ -312,7 +321,10 @@ class PipeDataset(IterableDataset[Any]):
             self._plan = None  # else other workers may have some left: this one, resumed, has none
 
     def _where(self) -> tuple[Share, int | None]:
-        """Return which worker of which rank this is, and the loader's seed of the epoch, if there are workers."""
+        """Return this process's worker and rank, and the loader's epoch seed.
+
+        The seed only if there are workers.
+        """
         info = get_worker_info()
         if info is None:
             return Share(self._rank, self._ranks), None
@@ -320,7 +332,7 @@ class PipeDataset(IterableDataset[Any]):
         return Share(self._rank, self._ranks, info.id, info.num_workers), info.seed - info.id
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iteration of this process stands.
+        """Return the position of this process's iteration.
 
         Raises:
             StateError: A stage that a checkpoint cannot pass through; names it.
@@ -351,7 +363,7 @@ class PipeDataset(IterableDataset[Any]):
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next iteration go on where `state` was taken.
+        """Make the next iteration resume at `state`.
 
         Raises:
             StateError: It is none, damaged, of another pipeline, or of several workers.

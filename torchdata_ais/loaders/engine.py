@@ -1,7 +1,7 @@
 """Engines of ais_loader: worker processes, or this process.
 
-Each engine yields its steps in strict round robin over the workers that still have items, so that the order is a
-function of the data, the seed, the epoch and the topology, and not of timing. `worker_engine` runs worker processes.
+Each engine yields its steps in strict round robin over the workers that still have items, so the order does not depend
+on timing. It is a function of the data, the seed, the epoch and the topology. `worker_engine` runs worker processes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from torchdata_ais.ranks.listing import Listing, shard_instance
 from torchdata_ais.workers.heartbeat import Watchdog
 
 Step = tuple[Any, int, "bytes | None"]
-"""An item, the worker that made it, and its packed state after it (None: unknown, or to be requested)."""
+"""An item, its worker, and the worker's packed state after it.
+
+None: unknown, or to be requested.
+"""
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The processes to run a pipe in; the fields are the arguments of `ais_loader`.
+    """The processes to run a pipe in: arguments of `ais_loader`.
 
     Attributes:
         num_workers: Worker processes; 0 runs the pipe in this one.
@@ -101,7 +104,7 @@ class Engine(ABC):
         """Yield the steps of one epoch of this rank; one plan a worker."""
 
     def ready(self) -> bool:
-        """Return whether the next item of the epoch is there, so that the next step does not wait."""
+        """Report whether the next item is there, so that a step does not wait."""
         return False
 
     @abstractmethod
@@ -163,7 +166,7 @@ class InProcessEngine(Engine):
 
 
 class _Tail(Pipe[Any]):
-    """The last stage in each worker of the reading service: takes the plan, and gives the state with each item."""
+    """Last stage of each worker: takes the plan, sends the state with an item."""
 
     hidden = True
 
@@ -172,7 +175,7 @@ class _Tail(Pipe[Any]):
         self._stateful = stateful
         self._running = False
 
-    def _ais_reset(self, *, epoch: int, extras: Any) -> None:  # noqa: ARG002 - the plan says all
+    def _ais_reset(self, *, epoch: int, extras: Any) -> None:  # noqa: ARG002 - the plan has all
         if extras is not None:
             begin(self._source, extras)
 
@@ -225,11 +228,11 @@ class WorkerEngine(Engine):
         return self._service.stats_reports()
 
     def records(self) -> list[tuple[int, Recorded]]:
-        """Return what the workers have told of their batches since this was last asked for."""
+        """Return the workers' records of batches since the last call."""
         return self._service.new_records()
 
     def doing(self) -> list[ProcessPart]:
-        """Return what the workers are doing."""
+        """Return the current activity of the workers."""
         return self._service.doing()
 
     def close(self) -> None:

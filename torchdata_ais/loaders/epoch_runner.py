@@ -30,13 +30,13 @@ StepsName = int | Literal["pad", "shortest"] | None
 
 @dataclass(frozen=True)
 class PassOptions:
-    """How to go through the data; the fields are the arguments of `ais_loader`.
+    """Parameters of epochs; the fields are the arguments of `ais_loader`.
 
     Attributes:
         seed: Seed of all epochs.
         epoch_steps: How many batches an epoch has.
         global_batch: By index, samples a step over all ranks; None: the batch of the pipe, for each rank.
-        tail: By index, what becomes of a remainder; None: as the reader has it.
+        tail: By index, the treatment of a remainder; None: as the reader has it.
     """
 
     seed: int
@@ -46,7 +46,7 @@ class PassOptions:
 
 
 def another_epoch(wanted: int, under_way: int) -> UsageError:
-    """Return the error for an epoch that was set while another one is to be finished."""
+    """Return the error for an epoch set while another one is unfinished."""
     return UsageError.at(
         f"set_epoch({wanted}), and the state that was loaded is of epoch {under_way}, which is not finished",
         todo=f"iterate that one first, without set_epoch() or after set_epoch({under_way}); or make a loader without "
@@ -55,19 +55,19 @@ def another_epoch(wanted: int, under_way: int) -> UsageError:
 
 
 class Passes:
-    """Runs a pipe over the data, again and again, and knows where it stands.
+    """Runs epochs of a pipe, and tracks the position.
 
     Args:
         pipe: The pipe.
         how: Processes to run it in.
-        given: What passes there are to be.
-        meeting: This rank, and what is read.
+        given: Parameters of the epochs.
+        meeting: This rank, and the listing.
 
     Attributes:
         seed: Seed of all passes.
-        meeting: As given.
-        recorder: Notes what the training loop waits for, if somebody wants that.
-        gpu: Where items are to be when they are given; None: where they are.
+        meeting: The argument.
+        recorder: Records the training loop's waits, if requested.
+        gpu: The device of the yielded items; None: unchanged.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class Passes:
 
     @property
     def workers(self) -> int:
-        """How many instances of the pipe this rank runs."""
+        """Number of instances of the pipe that this rank runs."""
         return max(1, self._how.num_workers)
 
     @property
     def length(self) -> int:
-        """How many batches this rank gives in an epoch.
+        """Number of batches of this rank in an epoch.
 
         Raises:
             TypeError: It is not known before.
@@ -99,7 +99,7 @@ class Passes:
 
     @property
     def under_way(self) -> bool:
-        """Whether the next epoch is the rest of one that a state was taken in."""
+        """True if the next epoch resumes one that a state was taken in."""
         raise NotImplementedError
 
     def check_epoch(self, epoch: int, following: int) -> None:
@@ -115,14 +115,17 @@ class Passes:
         raise NotImplementedError
 
     def steps_given(self, step: int) -> int:
-        """Return how many batches of the epoch under way were given; `step` of them since the loader has begun it."""
+        """Return how many batches of the current epoch were yielded.
+
+        `step` of them since the loader has started it.
+        """
         raise NotImplementedError
 
     def settings(self, epoch: int) -> dict[str, Any]:
-        """Return what all ranks must have been given alike, by the names of the arguments.
+        """Return the arguments that must be equal on all ranks, by name.
 
         Args:
-            epoch: The one that begins, if nothing else is under way.
+            epoch: The one that starts, if nothing else is under way.
         """
         return {"loader": "ais_loader", "seed": self.seed, "epoch": epoch}
 
@@ -130,10 +133,10 @@ class Passes:
         """Raise or warn where several ranks cannot step together."""
 
     def look_at(self) -> None:
-        """Warn of what cannot be meant, once it is known what is read."""
+        """Warn of likely mistakes once the listing is known."""
 
     def begin(self, epoch: int) -> tuple[int, int]:
-        """Go to `epoch`, or finish one; return its number, and how many of its batches were given out before."""
+        """Go to `epoch`, or finish one; return its number and batches so far."""
         raise NotImplementedError
 
     def epoch(self, done: int) -> Iterator[Step]:
@@ -145,29 +148,38 @@ class Passes:
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Go on where the passes stand: a state was loaded, or an error came."""
+        """Resume at the current position: a state was loaded, or an error came."""
 
     def gave(self, worker: int, state: bytes | None) -> None:
-        """Note that the item of `worker` goes out, and where the worker stands after it."""
+        """Record the output of an item of `worker`, and the worker's position."""
         raise NotImplementedError
 
     def given(self, step: int) -> int:
-        """Return the number by which all ranks call what was given last, the batch `step` of the epoch."""
+        """Return the number on all ranks of the last yielded batch.
+
+        It is the batch `step` of the epoch.
+        """
         return step
 
     def repeated(self) -> int:
-        """Return how many samples this rank gets in addition to another in the epoch under way."""
+        """Return how many more samples this rank gets than another one.
+
+        In the epoch under way.
+        """
         return 0
 
     def samples_of(self, step: int) -> list[tuple[str, str]]:
-        """Return key and shard of each sample of a global step; see `AISLoader.samples_of`."""
+        """Return key and shard of each sample of a global step.
+
+        See `AISLoader.samples_of`.
+        """
         raise NotImplementedError
 
     def take_state(self) -> None:
-        """Keep where the pass stands: the engine may be gone when it is asked for."""
+        """Save the position: the engine may be gone when it is requested."""
 
     def saved(self, epoch: int, next_epoch: int, step: int) -> State:
-        """Return where the rank stands.
+        """Return the position of the rank.
 
         Args:
             epoch: The epoch under way, or the last one, as the user counts.
@@ -175,22 +187,22 @@ class Passes:
             step: Batches given out in the epoch under way.
 
         Raises:
-            StateError: That cannot be said.
+            StateError: The position is unknown.
         """
         raise NotImplementedError
 
     def load(self, state: Any, allow: Collection[str]) -> None:
-        """Go on where `state` was taken; see `AISLoader.load_state_dict`."""
+        """Resume at `state`; see `AISLoader.load_state_dict`."""
         raise NotImplementedError
 
     def _fresh(self, epoch: int) -> list[InstancePlan]:
-        """Return what each worker of this rank begins an epoch with."""
+        """Return the plan of an epoch for each worker of this rank."""
         world = self.meeting.world
         instances = [instance_of(world.rank, world.size, worker) for worker in range(self.workers)]
         return [InstancePlan.of(self.seed, epoch, world.size * self.workers, one) for one in instances]
 
     def _watched(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
-        """Return what the engine gives by `plans`, and have it noted."""
+        """Yield the engine's steps for `plans`, and record them."""
         engine = self._begun()
         by_job = self.meeting.world.size * self.workers > 1
         on_node = ranks_of_node() * self.workers
@@ -199,7 +211,7 @@ class Passes:
         return steps if self.recorder is None else self.recorder.watch(steps, engine)
 
     def _on_device(self, steps: Iterator[Step], engine: Engine) -> Iterator[Step]:
-        """Return the steps with their items on the GPU, if there is one to copy them to."""
+        """Return the steps with their items on the GPU, if there is one."""
         if self.gpu is None:
             return steps
         from torchdata_ais.loaders.to_device import CudaCopies, ahead
@@ -213,7 +225,7 @@ class Passes:
             try:
                 self._engine = self._new_engine(self._settings(stateful=self._stateful))
             except AISError as error:
-                raise error.with_traceback(None)  # noqa: B904 - the way down to where pipes are copied says nothing
+                raise error.with_traceback(None)  # noqa: B904 - the frames down to the copy of the pipes do not help
         return self._engine
 
     def _new_engine(self, settings: EngineSettings) -> Engine:
@@ -230,12 +242,12 @@ class Passes:
         return EngineSettings(self._pipe, stateful, listing, self.meeting.world, self._how)
 
     def reports(self) -> list[Report]:
-        """Return what `report_of` last gave in each process, ended ones included."""
+        """Return the last value of `report_of` in each process, ended ones too."""
         now = self._engine.reports() if self._engine is not None else []
         return [*self._past_reports, *now] or [report_of(self._pipe)]
 
     def doing(self) -> list[ProcessPart]:
-        """Return what the worker processes are doing."""
+        """Return the current activity of the worker processes."""
         return [] if self._engine is None else self._engine.doing()
 
     def stop(self) -> None:

@@ -1,7 +1,8 @@
-"""How many batches each rank gives in an epoch: all its own, so many, as many as the shortest or the longest rank.
+"""Lengths of epochs: all batches, fixed, shortest or longest rank.
 
-Ranks have shards of their own and so different numbers of batches. Training that exchanges gradients needs equal
-numbers. The ranks agree over the store of torch.distributed, one step ahead: while the model works on the batch before.
+Each rank has its own shards, and so ranks have different numbers of batches. Training that exchanges gradients needs
+equal numbers. The ranks agree over the store of torch.distributed, one step ahead: while the model works on the batch
+before.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torchdata_ais.ranks.steps import StepVotes
 
 
 def kind_of_passes(epoch_steps: StepsName) -> type[StreamPasses]:
-    """Return what ``epoch_steps=`` asks for.
+    """Return the class for ``epoch_steps=``.
 
     Example:
         >>> kind_of_passes(100).__name__, kind_of_passes("pad").ahead
@@ -40,7 +41,7 @@ def kind_of_passes(epoch_steps: StepsName) -> type[StreamPasses]:
 
 
 class FixedStepPasses(StreamPasses):
-    """An epoch is so many steps; the next goes on in the data where it stopped."""
+    """Epochs of a fixed number of steps; the next continues in the data."""
 
     _stream: Iterator[Step] | None = None
 
@@ -109,7 +110,7 @@ class EqualStepPasses(StreamPasses):
     """An epoch is one pass over the data, which the ranks end together."""
 
     ahead = True
-    _agreed = 0  # epochs that asked
+    _agreed = 0  # epochs that voted
 
     @override
     def check(self, world: World) -> None:
@@ -131,7 +132,7 @@ class EqualStepPasses(StreamPasses):
         return _stop_together(steps, StepVotes(ranks, self._agreed), more)
 
     def _again(self) -> Iterator[Step]:
-        """Yield items of the pass from its beginning, for a rank that has none left: -1 for the worker."""
+        """Yield the pass from its start, for a rank without items: -1 as worker."""
         while True:
             engine = InProcessEngine(self._settings(stateful=False))
             steps = engine.epoch([InstancePlan.of(self.seed, self.number, 1, 0)])
@@ -140,7 +141,7 @@ class EqualStepPasses(StreamPasses):
 
 
 def _stop_together(steps: Iterator[Step], votes: StepVotes, more: Iterator[Step] | None) -> Iterator[Step]:
-    """Yield steps until one rank has none left, or, with `more`, until no rank has.
+    """Yield steps until one rank has none left, or, with `more`, all ranks.
 
     Args:
         steps: This rank's own.
@@ -157,6 +158,7 @@ def _stop_together(steps: Iterator[Step], votes: StepVotes, more: Iterator[Step]
             if step is None:
                 assert more is not None
                 step = next(more)
+            # The vote on the next step is sent before this one is yielded: its answer comes during the training step.
             following = next(steps, None)
             votes.ask(following is not None)
             yield step

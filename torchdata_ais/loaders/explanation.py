@@ -51,7 +51,7 @@ class PlannedSource:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What the first epoch of a run by index will do.
+    """Forecast of the first epoch of a run by index.
 
     Attributes:
         samples: Samples that it gives, those not counted that come twice to fill up the remainder.
@@ -60,7 +60,7 @@ class PlannedRun:
         global_batch: Samples a step, over all ranks.
         batch: Samples of a rank's whole batch: the fewest and the most.
         repeated: Samples that come twice.
-        traffic: What is asked for, without retries.
+        traffic: The requests, without retries.
         proof: ``"bytes"`` if that of all sources is.
         order: How the order is made, in words.
         state: Whether states can be taken, in words.
@@ -104,14 +104,14 @@ class PlannedRun:
 def planned_run(
     pipe: IterDataPipe[Any], reader: AISSampleReader, workers: int, ranks: int, global_batch: int | None
 ) -> PlannedRun:
-    """Return what the first epoch of a pipe will do; no shard is read.
+    """Return the forecast of the first epoch of a pipe; no shard is read.
 
     Args:
         pipe: The last stage.
         reader: The stage of it that reads by index.
         workers: Of each rank.
         ranks: How many there are.
-        global_batch: Samples a step; None: what the pipe batches, for each rank.
+        global_batch: Samples a step; None: the batch of the pipe, for each rank.
     """
     batchers = [stage for stage in upstream(pipe) if isinstance(stage, SlotBatcher)][-1:]
     for stage in batchers:
@@ -168,7 +168,7 @@ def _often(source: PlannedSource) -> str:
 
 
 def _proofs(sources: list[PlannedSource]) -> list[str]:
-    """Return what the proofs of indexes compare, and what they do not."""
+    """Return the scope and the limits of the proofs of indexes, as text."""
     said = {
         "bytes": 'of "bytes" the XXH64 of every sample is compared',
         "headers": 'of "headers" keys, names and sizes are compared, and a listing of objects before the first sample; '
@@ -193,25 +193,25 @@ def _order(shuffle: str | None, tail: Tail) -> str:
 
 @dataclass
 class Explanation:
-    """What a run will do; `print` says it in sentences.
+    """Forecast of a run; `print` shows it as text.
 
     Attributes:
         shards: Shards in an epoch, or objects.
-        bytes: Their size together; None if the listing did not say.
+        bytes: Their size together; None if the listing has no sizes.
         instances: Worker processes of all ranks.
         world: Ranks.
         shards_each: Shards of the workers with the fewest and with the most.
         shards_each_rank: Shards of the ranks with the fewest and with the most: they differ by at most one.
         idle_workers: Workers that get none.
         requests: GETs an epoch, all workers together, without retries.
-        digest: Tells these shards (names, sizes, versions) from others: the same on all ranks, and in a checkpoint.
-        memory_bytes: What the stages that read fetch ahead at most, all workers of one rank together.
+        digest: Identifies these shards (names, sizes, versions): the same on all ranks, and in a checkpoint.
+        memory_bytes: Upper bound of the data that reading stages fetch ahead, for all workers of one rank together.
         notes: Sentences: order, memory, checkpoints.
         picture: The stages, as `draw` gives them.
         table: The same for a notebook.
-        plan: Of a pipe that reads by index, what that means: samples, steps, sources. None for a stream. Any worker
-            of such a pipe may read of any shard, and one is idle only if there are fewer steps.
-        start_spread_s: Over how many seconds the ranks begin, if the loader is told nothing else.
+        plan: Of a pipe that reads by index: samples, steps, sources. None for a stream. Any worker of such a pipe may
+            read of any shard, and one is idle only if there are fewer steps.
+        start_spread_s: Over how many seconds the ranks start by default.
         device: How many batches the device and the host hold, in a sentence; "" for the CPU.
     """
 
@@ -285,17 +285,19 @@ def explain(
     global_batch: int | None = None,
     device: DeviceName = None,
 ) -> Explanation:
-    """Return what a run of `pipe` would do. Lists the shards, or opens their index, and reads none.
+    """Return the forecast of a run of `pipe`; reads no shard.
+
+    Lists the shards, or opens their index.
 
     Args:
         pipe: The last stage of a pipe.
         num_workers: Worker processes of each rank; 0 is none.
         world: Ranks.
         global_batch: As for `ais_loader`, of a pipe that reads by index.
-        device: Likewise; it need not be here.
+        device: As for `ais_loader`; it need not exist here.
 
     Raises:
-        UsageError: No stage of the pipe reads shards or objects; by index, nothing says what a batch is; no device.
+        UsageError: No stage of the pipe reads shards or objects; by index, the batch size is unknown; no device.
         TransportError: The listing failed.
 
     Example:
@@ -402,7 +404,7 @@ def _on_size(sizes: list[int], shards: int, instances: int) -> list[str]:
 
 
 def _on_checksums(urls: list[Any]) -> list[str]:
-    """Return a sentence on checksums that the listing has and that cannot be computed here."""
+    """Return a sentence on listed checksums that cannot be computed here."""
     kinds = Counter(unverifiable(url.checksum) for url in urls if isinstance(url, ObjectURL))
     return [
         f"not verified: {kind}, the checksum of {count_text(count, 'shard')}"
@@ -456,7 +458,10 @@ def _on_state(pipe: IterDataPipe[Any]) -> str:
 
 
 def _takes_batches(pipe: IterDataPipe[Any]) -> bool:
-    """Return whether what comes to a stage are batches: made above it, and not taken apart again."""
+    """Report whether the input of a stage consists of batches.
+
+    They are made upstream, and not taken apart again.
+    """
     gives = (stage_of(stage).effect().gives for stage in upstream(parents(pipe)[0]))
     return next((one for one in gives if one in ("batches", "more")), "") == "batches"
 

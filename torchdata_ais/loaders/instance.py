@@ -1,4 +1,4 @@
-"""One instance of a pipe: what a worker of a rank is told at the start of an epoch, and what it reports back."""
+"""One instance of a pipe: a worker's plan of an epoch, and its report."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from torchdata_ais.state import InstanceState, ReaderState, Refused, pack, unpac
 
 @dataclass(frozen=True)
 class InstancePlan:
-    """How one instance begins an epoch.
+    """Plan of one instance for an epoch.
 
     Attributes:
         epoch_seed: The same in all instances.
         number: Instances in the epoch: ranks times workers.
         instance: Which one this is.
-        state: Where it stands, packed: what an instance reported, or its share of what several did; None for one that
-            reads its part of a whole epoch.
+        state: Its position, packed: an instance's report, or its share of several reports; None for one that reads its
+            part of a whole epoch.
         digests: Those of the shards when the state was taken, and now; empty where that is not known.
-        task: What a stage that reads by a plan is to give.
+        task: The task of a stage that reads by a plan.
         on_node: How many processes of this machine read, this one included.
-        errors_by_job: Whether the loader counts what stages give up, where they may give up a share.
+        errors_by_job: Whether the loader counts skipped samples, where stages may skip a share.
     """
 
     epoch_seed: int
@@ -47,12 +47,12 @@ class InstancePlan:
         return cls(mix_seed(seed, "epoch", epoch), number, instance)
 
     def not_begun(self) -> bytes:
-        """Return the state of an instance that was given this plan, and has not begun."""
+        """Return the state of an instance that has this plan, before its start."""
         return self.state or pack(InstanceState(ReaderState(self.number, self.instance)))
 
 
 def begin(tail: IterDataPipe[Any], plan: InstancePlan) -> None:
-    """Prepare the next iteration of `tail` as `plan` says."""
+    """Prepare the next iteration of `tail` by `plan`."""
     begin_epoch(tail, plan.epoch_seed, plan.number, plan.instance)
     for stage in upstream(tail):
         if isinstance(stage, Pipe) and (policy := stage.error_policy()) is not None:
@@ -71,7 +71,7 @@ def begin(tail: IterDataPipe[Any], plan: InstancePlan) -> None:
 
 
 def pack_state(tail: IterDataPipe[Any]) -> bytes | None:
-    """Return where `tail` stands as bytes; None if its iteration was not begun.
+    """Return the position of `tail` as bytes; None before its iteration.
 
     Raises:
         StateError: A stage through which a checkpoint cannot pass.
@@ -81,7 +81,10 @@ def pack_state(tail: IterDataPipe[Any]) -> bytes | None:
 
 
 def pack_or_refuse(tail: IterDataPipe[Any]) -> bytes | None:
-    """Return `pack_state`, or why there is none: nobody may ever ask for it, so the epoch must not end for it."""
+    """Return `pack_state`, or the reason for its absence as a value.
+
+    The state may never be requested, so its error must not end the epoch.
+    """
     try:
         return pack_state(tail)
     except StateError as error:

@@ -42,7 +42,7 @@ from torchdata_ais.state import to_plain
 
 
 class LoaderNames(RankNames, total=False):
-    """The arguments of a loader about ranks, what they share out by index, looking on, and the device."""
+    """Arguments of a loader for ranks, reading by index, tracing and device."""
 
     global_batch: int | None
     tail: Tail | None
@@ -57,7 +57,7 @@ def check_pipe(given: Any, name: str) -> None:
     if isinstance(given, IterDataPipe):
         return
     todo = "pass the last stage of a chain that begins with AISSourceLister(...) or IterableWrapper([...])"
-    if isinstance(given, list | tuple | ChainDataset):  # what + makes of two pipes
+    if isinstance(given, list | tuple | ChainDataset):  # the sum of two pipes
         todo = (
             "make one pipe of several: one.concat(other), one after the other; one.mix_random(other), mixed"
         )
@@ -65,10 +65,10 @@ def check_pipe(given: Any, name: str) -> None:
 
 
 def passes_over(pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting) -> Passes:
-    """Return what goes through the data of `pipe`: by a plan, or as a stream.
+    """Return the epoch runner of `pipe`: by a plan, or as a stream.
 
     Raises:
-        UsageError: Arguments that are for the other.
+        UsageError: Arguments of the other runner.
     """
     planned = check_planned(pipe)
     if isinstance(planned, AISSampleReader):
@@ -82,7 +82,7 @@ def passes_over(pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions,
 
 
 def oddities(item: Any, pipe: IterDataPipe[Any]) -> Iterator[str]:
-    """Yield a sentence for each thing that is hardly meant.
+    """Yield a sentence for each likely mistake.
 
     Example:
         >>> from torchdata_ais.pipes import Batcher
@@ -113,7 +113,7 @@ def oddities(item: Any, pipe: IterDataPipe[Any]) -> Iterator[str]:
 
 
 def _kind(value: Any, names: set[str]) -> tuple[str, str]:
-    """Return what a value is that no model takes, and what makes another of it; "" for all else."""
+    """Return a value's description and remedy if no model takes it, else ""."""
     if isinstance(value, bytes) and "decode" not in names:
         if names & {"load_tar"} and "group_samples" not in names:
             return "bytes", "put .group_samples().decode().to_tuple(...) behind .load_tar()"
@@ -130,49 +130,50 @@ _log = logging.getLogger("torchdata_ais")
 
 
 class AISLoader:
-    """Runs `pipe` over workers and ranks: an iterable of batches, a context manager. One `iter` is one epoch.
+    """Runs `pipe` over workers and ranks: an iterable of batches.
+
+    It is also a context manager. One `iter` is one epoch.
 
     Args:
         pipe: A pipe that batches by itself, e.g. with ``.batched(64)``.
         num_workers: Worker processes of this rank; 0 runs the pipe in this process. Workers live on between epochs.
         seed: Seed of all epochs. The order of an epoch is a function of (data, seed, epoch, ranks, workers).
-        epoch_steps: Batches a rank gives in an epoch. None: all it has, every sample once, ranks may differ.
-            A number: exactly that many; an epoch goes on in the data where the last one stopped.
-            ``"shortest"``: ranks stop together when the first has none left, the rest of the epoch is dropped.
-            ``"pad"``: ranks go on until the last has none left, the others repeat samples (``loader.repeated``).
+        epoch_steps: Batches a rank gives in an epoch. None: all it has, every sample once, ranks may differ. A number:
+            exactly that many; an epoch continues in the data where the last one stopped. ``"shortest"``: ranks stop
+            together when the first has none left, the rest of the epoch is dropped. ``"pad"``: ranks continue until
+            the last has none left, the others repeat samples (``loader.repeated``).
         prefetch: Batches each worker makes ahead.
         pin_memory: Put tensors into page-locked memory; ``device=`` does that by itself.
         multiprocessing_context: ``"fork"``, ``"spawn"`` or ``"forkserver"``.
         stall_after: Seconds an item may take in a worker; then its log gets the stacks of its threads, and a
-            `StallError` names worker, stage and object. With no workers only the log says where it stands. A worker
-            that does not run at all (stopped, swapped out) is a `StallError` two seconds later. None: no limit but
-            those of the transport, and 30 s for a worker that a signal has stopped.
-        on_stats: Called with what `stats` returns, between two batches, every `stats_every` seconds and at the end of
+            `StallError` names worker, stage and object. With no workers only the log shows its position. A worker that
+            does not run at all (stopped, swapped out) is a `StallError` two seconds later. None: no limit but those of
+            the transport, and 30 s for a worker that a signal has stopped.
+        on_stats: Called with the result of `stats`, between two batches, every `stats_every` seconds and at the end of
             an epoch.
         stats_every: Seconds.
         **named: For pipes that read by index (``.read_samples()``) ``global_batch=``: samples a step over all ranks;
-            default what the pipe batches, for each rank. The order of an epoch is then a function of (data, seed,
-            epoch, global batch) alone, and ranks take equal steps. ``tail=``: what becomes of a remainder; see
-            `AISSampleReader`.
-            For ranks ``rank=``, ``world_size=``: this rank, and how many ranks share out the data (1 for a loader of
-            this process alone); default what torch.distributed says at the first iteration. ``store=``: a store of
-            torch.distributed by which the ranks compare what they read (each loader of a run in turn may use the
-            same); default the process group's, where `rank` is not given. ``rank_timeout_s=1800``: how long to wait
-            for a rank that has not begun. ``mesh=``: the slice of a `DeviceMesh` that shares out the data
-            (``mesh["dp"]``), or ``group=``: its process group. All processes of the job make the loader; those of one
-            place get equal batches, and compare every ``replica_check=256``-th of them. None: they compare none, and a
-            group's loader waits for the processes of that group alone. ``start_spread_s=``: over how many seconds the
-            ranks begin, each at its own moment, once they have met; default 0 for up to 64 ranks, above that as long
-            as 500 workers begin a second, 30 s at most.
-            For looking on ``trace=True``: keep a record of each of the last 4,096 batches (a number: of so many), for
-            `trace` and `report`. ``run_dir=``: a folder for all ranks; each tells there every 5 s how it stands, for
-            ``torchdata-ais watch``, and on an error, after 60 s without a batch and on SIGUSR2 writes what all its
-            processes are doing, for ``torchdata-ais doctor``.
-            For the device ``device="cuda"`` (or ``"cuda:1"``): batches are there when the loop gets them. A thread pins
-            them and copies them on a stream of its own, up to two ahead of the loop, whose stream waits for its own
-            batch only. All tensors in tuples, named tuples, lists, mappings and packed sequences are copied, the rest
-            is handed on. ``"cpu"`` is the same without all that. ``normalize=Normalize()``: uint8 images
-            (N, C, H, W) of a batch are floats when the loop gets them, made on the device.
+            default the batch of the pipe, for each rank. The order of an epoch is then a function of (data, seed,
+            epoch, global batch) alone, and ranks take equal steps. ``tail=``: the treatment of a remainder; see
+            `AISSampleReader`. For ranks ``rank=``, ``world_size=``: this rank, and how many ranks share out the data
+            (1 for a loader of this process alone); default that of torch.distributed at the first iteration.
+            ``store=``: a store of torch.distributed by which the ranks compare their listings (each loader of a run in
+            turn may use the same); default the process group's, where `rank` is not given. ``rank_timeout_s=1800``:
+            how long to wait for a rank that has not started. ``mesh=``: the slice of a `DeviceMesh` that shares out
+            the data (``mesh["dp"]``), or ``group=``: its process group. All processes of the job make the loader;
+            those of one data rank get equal batches, and compare every ``replica_check=256``-th of them. None: they
+            compare none, and a group's loader waits for the processes of that group alone. ``start_spread_s=``: over
+            how many seconds the ranks start, each at another moment, once they have met; default 0 for up to 64 ranks,
+            above that the time in which all workers start at 500 a second, 30 s at most. To observe, ``trace=True``:
+            keep a record of each of the last 4,096 batches (a number: of so many), for `trace` and `report`.
+            ``run_dir=``: a folder for all ranks; each writes its status there every 5 s, for ``torchdata-ais watch``.
+            On an error, after 60 s without a batch and on SIGUSR2 it writes the activity of all its processes, for
+            ``torchdata-ais doctor``. For the device ``device="cuda"`` (or ``"cuda:1"``): batches are there when the
+            loop gets them. A thread pins them and copies them on a separate stream, up to two ahead of the loop, whose
+            stream waits for its own batch only. All tensors in tuples, named tuples, lists, mappings and packed
+            sequences are copied, the rest is handed on. ``"cpu"`` is the same without all that.
+            ``normalize=Normalize()``: uint8 images (N, C, H, W) of a batch are floats when the loop gets them, made on
+            the device.
 
     Memory:
         With ``device="cuda"`` 4 batches on it (and one more with ``epoch_steps="shortest"`` or ``"pad"``): two copied
@@ -184,7 +185,7 @@ class AISLoader:
 
     Raises:
         UsageError: Arguments that cannot work, a pipe that cannot be sent to workers, ``WORLD_SIZE`` above 1 without
-            torch.distributed or `rank`; ranks that were given different pipes, sources or arguments.
+            torch.distributed or `rank`; ranks with different pipes, sources or arguments.
         ObjectChangedError: The ranks have listed different objects.
 
     Example:
@@ -262,12 +263,14 @@ class AISLoader:
 
     @property
     def under_way(self) -> bool:
-        """Whether the next `iter` finishes an epoch that a checkpoint was taken in."""
+        """True if the next `iter` finishes an epoch of a checkpoint."""
         return self._passes.under_way
 
     @checked
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next epoch, also to give one again; nothing changes for the epoch under way.
+        """Set the number of the next epoch, also to repeat one.
+
+        Nothing changes for the epoch under way.
 
         Raises:
             UsageError: A state was loaded that was taken in the middle of another epoch; or the epochs are steps of a
@@ -278,12 +281,17 @@ class AISLoader:
         self._next_epoch = epoch
 
     def __len__(self) -> int:
-        """The number of batches of a whole epoch, where it is known: with a fixed number of steps, and by index."""
+        """Return the number of batches of a whole epoch, where it is known.
+
+        It is known with a fixed number of steps, and by index.
+        """
         return self._passes.length
 
     @property
     def steps_left(self) -> int:
-        """The batches that are left of the epoch under way; between epochs, and before the first, those of the next.
+        """Return the batches left of the epoch under way.
+
+        Between epochs, and before the first, those of the next.
 
         Raises:
             TypeError: It is not known, as for `len`.
@@ -321,7 +329,7 @@ class AISLoader:
                 came = True
                 if run != self._run:
                     self._refuse_older(run)
-                    return  # the loader was closed, or told to go on elsewhere
+                    return  # the loader was closed, or moved to another position
                 if ranks is not None:
                     ranks.raise_heard()
                 if job is not None and not begun:  # by now no process is forked any more in this epoch
@@ -379,7 +387,7 @@ class AISLoader:
             ) from None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this rank's loader stands: after the batch that was received last.
+        """Return the position of this rank's loader after the last batch received.
 
         Returns:
             Plain values, the same shape at every step: some hundred bytes a worker, and 11 bytes for each
@@ -394,14 +402,14 @@ class AISLoader:
         """Make the next `iter` finish the epoch in which `state` was taken.
 
         Args:
-            state: One rank's `state_dict`, or what `merge_states` made of those of all ranks. By index any rank's is
-                that of all.
-            allow: By index, what may have changed: ``"batch"`` (the global batch), ``"weights"``, ``"sources"``.
-                Nothing is lost or repeated by it.
+            state: One rank's `state_dict`, or the result of `merge_states` for all ranks. By index any rank's is that
+                of all.
+            allow: By index, permitted changes: ``"batch"`` (the global batch), ``"weights"``, ``"sources"``. Nothing
+                is lost or repeated by it.
 
         Raises:
-            StateError: It is no state, of another version, damaged, or of another pipeline. The loader is then as it
-                was.
+            StateError: It is not a state, of another version, damaged, or of another pipeline. The loader is then as
+                it was.
         """
         allow = {allow} if isinstance(allow, str) else allow
         with self._meeting.awaited(self):
@@ -412,19 +420,23 @@ class AISLoader:
 
     @checked
     def samples_of(self, step: int) -> list[tuple[str, str]]:
-        """Return ``(key, shard)`` of each sample of a global step, of all ranks, without reading any.
+        """Return ``(key, shard)`` of each sample of a global step, of all ranks.
+
+        Reads none of them.
 
         Args:
             step: Counted over the whole run, from 0; of those before the last change at a resume nothing is known.
 
         Raises:
-            UsageError: The pipe does not read by index; there is no such step, or it lies before that change.
+            UsageError: The pipe does not read by index; the step does not exist, or is before that change.
         """
         return self._passes.samples_of(step)
 
     @checked
     def trace(self, path: str | PathLike[str]) -> None:
-        """Write the records of the last batches as a Chrome trace, which ui.perfetto.dev opens.
+        """Write the records of the last batches as a Chrome trace.
+
+        ui.perfetto.dev opens it.
 
         Raises:
             UsageError: The loader was made without ``trace=True``.
@@ -433,11 +445,13 @@ class AISLoader:
         self._observed().trace(path)
 
     def report(self, group: Any = None, *, timeout_s: float = 60.0) -> Readiness:
-        """Return how ready the data were on each rank, and which one holds the others up, and why.
+        """Return how ready the data were on each rank, and the cause of delays.
+
+        It names the rank that delays the others.
 
         Args:
             group: A group of torch.distributed, all ranks of which call this. None: this rank, and with ``run_dir=``
-                what the others have told there last.
+                the last reports of the others.
             timeout_s: How long to wait for the other ranks of the group.
 
         Raises:
@@ -454,17 +468,17 @@ class AISLoader:
         return self._observing
 
     def stats(self) -> Stats:
-        """Return what the stages did so far; see `torchdata_ais.stats`."""
+        """Return the counts of the stages so far; see `torchdata_ais.stats`."""
         return stats(self)
 
     def stats_reports(self) -> list[Report]:
-        """Return what each worker process counted last: what `stats` adds up."""
+        """Return the last counts of each worker process, which `stats` adds up."""
         return self._passes.reports()
 
     def close(self) -> None:
         """End the workers; the loader cannot be iterated any more. Idempotent."""
         if not self._closed:
-            self._passes.take_state()  # a checkpoint may still be asked for
+            self._passes.take_state()  # a checkpoint may still be requested
         self._closed = True
         self._run += 1
         self._passes.forget()
@@ -492,4 +506,4 @@ class AISLoader:
 
 
 ais_loader = AISLoader
-"""The name that users call: ``with ais_loader(pipe, num_workers=4) as loader``."""
+"""Public name: ``with ais_loader(pipe, num_workers=4) as loader``."""

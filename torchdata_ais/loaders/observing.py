@@ -1,4 +1,4 @@
-"""What a loader keeps and tells of its run: a trace, a report over ranks, a flight record when something goes wrong."""
+"""Observation of a loader: trace, report over ranks, flight record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Observing:
     Args:
         kept: How many batches to keep.
         run_dir: The folder of the run, if there is one.
-        doing: Returns what the worker processes are doing.
+        doing: Returns the activity of the worker processes.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Observing:
             self.recorder.on_look = self._look
 
     def begin(self, world: World, epoch: int) -> None:
-        """Note where the run stands when an epoch begins."""
+        """Record the position of the run when an epoch starts."""
         summary = self.recorder.summary
         summary.rank, summary.ranks = world.members
         summary.epoch, summary.ended = epoch, ""
@@ -74,11 +74,11 @@ class Observing:
             _listen(self)
 
     def heard_signal(self) -> None:
-        """Note that a record is asked for: it is made by the thread that looks round."""
+        """Note a request for a record, which the observing thread makes."""
         self._asked = True
 
     def _look(self) -> None:
-        """Do what is due; called some times a second while an epoch runs."""
+        """Do all due work; called some times a second while an epoch runs."""
         assert self._folder is not None
         if self._asked:
             self._asked = False
@@ -97,13 +97,13 @@ class Observing:
             self._folder.tell(self.recorder.told())
 
     def failed(self, error: BaseException) -> None:
-        """Put on record what all processes were doing when `error` came."""
+        """Record the activity of all processes when `error` came."""
         text = clean(f"{type(error).__name__}: {error}").encode(errors="backslashreplace").decode()
         self.record(text)
         self.over(f"failed: {text.partition(chr(10))[0]}")
 
     def record(self, why: str) -> Path | None:
-        """Write what every process of the rank is doing to one file of the folder, if there is one."""
+        """Write the activity of every process to one file of the folder, if any."""
         if self._folder is None:
             return None
         summary = self.recorder.told()
@@ -122,7 +122,10 @@ class Observing:
         write_trace(self.recorder, path)
 
     def report(self, group: Any, timeout_s: float) -> Readiness:
-        """Return how ready the data were: on all ranks of `group`, on those of the folder, or on this one."""
+        """Return how ready the data were.
+
+        On all ranks of `group`, on those of the folder, or on this one.
+        """
         summary = self.recorder.told()
         if group is not None:
             return readiness_of(gather(summary, group, timeout_s))
@@ -134,7 +137,7 @@ class Observing:
         return readiness_of([summary])
 
     def close(self) -> None:
-        """Let go of the signal, and tell that the run is over."""
+        """Release the signal handler, and report the end of the run."""
         if self._begun:
             self._begun = False
             _listen_no_more(self)
@@ -145,7 +148,10 @@ class Observing:
 _SIGNAL = signal.SIGUSR2
 
 _listening: weakref.WeakSet[Observing] = weakref.WeakSet()
-"""Whom the signal is for: loaders may run side by side, and one that is forgotten must not be kept."""
+"""Loaders that the signal is for, held weakly.
+
+Several loaders may run at the same time.
+"""
 
 
 def _hear(_number: int, _frame: FrameType | None) -> None:
@@ -164,7 +170,7 @@ def _listen(observing: Observing) -> None:
 
 
 def _listen_no_more(observing: Observing) -> None:
-    """Let go of the signal, with the last one who listens."""
+    """Release the signal handler, with the last loader that uses it."""
     _listening.discard(observing)
     is_ours = signal.getsignal(_SIGNAL) is _hear
     if not _listening and is_ours and threading.current_thread() is threading.main_thread():

@@ -28,20 +28,20 @@ from torchdata_ais.state import PlanState, Segment, damaged
 _log = logging.getLogger("torchdata_ais")
 _MOST_BATCH = 1 << 31
 ALLOWED = ("weights", "sources", "batch")
-"""What may be changed at a resume, if the program says so."""
+"""Changes at a resume that `allow=` permits."""
 
 
 @dataclass
 class RunUnderWay:
-    """Which batches have been given, of a run over all ranks.
+    """Batches yielded so far, of a run over all ranks.
 
     Attributes:
-        data: What is read.
-        given: Its seed, and what goes before what `data` was told.
+        data: The listing.
+        given: Its seed, and options that override those of `data`.
         epoch_steps: Steps of an epoch, as given.
         meeting: The ranks.
         workers: Of each rank.
-        batch: Samples of a rank's batch, where the pipe says so.
+        batch: Samples of a rank's batch, where the pipe has it.
         step: Global batches given out.
     """
 
@@ -71,7 +71,7 @@ class RunUnderWay:
         """Return how many samples all ranks take together in a step.
 
         Raises:
-            UsageError: Nothing says so.
+            UsageError: The number is unknown.
         """
         ranks = self.meeting.world.size
         if self.given.global_batch is not None:
@@ -84,7 +84,7 @@ class RunUnderWay:
         return (self.batch or 1) * ranks
 
     def run(self) -> Run:
-        """Return the run, as it stands.
+        """Return the run at its current position.
 
         Raises:
             UsageError: A global batch is larger than an epoch.
@@ -105,12 +105,12 @@ class RunUnderWay:
         return self._run
 
     def _names(self) -> list[str]:
-        """Return the digests of all sources of the run, those that were removed included."""
+        """Return the digests of all sources of the run, removed ones included."""
         before = self._state_sources
         return before + [digest for digest in self.data.digests() if digest not in before]
 
     def places(self) -> list[int | None]:
-        """Return which index of the mixture each source of the run is; None for one that was removed."""
+        """Return each run source's index in the mixture; None for removed ones."""
         now = self.data.digests()
         return [now.index(digest) if digest in now else None for digest in self._names()]
 
@@ -135,10 +135,10 @@ class RunUnderWay:
         return self.run().epoch_of(self.step)
 
     def begin_of(self, number: int) -> int:
-        """Return the step that an epoch begins with.
+        """Return the first step of an epoch.
 
         Raises:
-            UsageError: It is before what is known.
+            UsageError: It is before the known part.
         """
         last = self._segments[-1].step if self._segments else 0
         known = self.run().epoch_of(last)
@@ -178,7 +178,7 @@ class RunUnderWay:
         )
 
     def load(self, state: PlanState, allow: Collection[str]) -> None:
-        """Go on where `state` was taken; a change that is allowed begins a new segment.
+        """Resume at `state`; an allowed change starts a new segment.
 
         Raises:
             StateError: Another plan, seed, order; or other sources, weights or global batch, and that is not allowed.
@@ -286,14 +286,14 @@ def _others(then: list[str], now: list[str]) -> str:
 
 
 class PlannedPasses(Passes):
-    """Runs epochs of a planned pipe, and knows where in the run each batch stands.
+    """Runs epochs of a planned pipe, and tracks the run's position.
 
     Args:
         pipe: The pipe.
         reader: The stage of it that reads by the plan.
         how: See `EngineOptions`.
-        given: What passes there are to be.
-        meeting: This rank, and what is read.
+        given: Parameters of the epochs.
+        meeting: This rank, and the listing.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ class PlannedPasses(Passes):
         self._loaded = False
 
     def _why_not_steps(self) -> str | None:
-        """Return why the items of the pipe are not the run's steps, so that nothing follows of them; or None."""
+        """Return why the items of the pipe are not the run's steps, or None."""
         return not_steps(self._pipe, self._under_way.global_batch() // self.meeting.world.size)
 
     @property
@@ -350,7 +350,10 @@ class PlannedPasses(Passes):
         return self._under_way.step - self._current().first_step
 
     def _current(self) -> Epoch:
-        """Return the epoch under way, also after its last step; between epochs the next one."""
+        """Return the current epoch, also after its last step.
+
+        Between epochs the next one.
+        """
         begun = self._begun_at
         return self._under_way.epoch() if begun is None else self._under_way.run().epoch_of(begun)
 

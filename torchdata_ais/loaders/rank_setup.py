@@ -26,7 +26,7 @@ _EVERY_S = 0.5
 
 
 class JobErrors:
-    """What the stages of a pipe may give up, as a share of what those of all processes have seen.
+    """Limits on skipped samples, as a share of those seen by all processes.
 
     Args:
         pipe: The last stage.
@@ -48,7 +48,7 @@ class JobErrors:
         self.limited = bool(self._limits)
 
     def counted(self) -> list[Counted]:
-        """Return what this rank's processes have counted, of each stage with a limit."""
+        """Return the counts of this rank's processes, of each stage with a limit."""
         reports = self._reports()
         each = [_stats_of(number, reports) for number, _ in self._limits]
         return [
@@ -62,7 +62,9 @@ class JobErrors:
             self.check(job)
 
     def check(self, job: JobCounts | None, *, at_end: bool = False) -> None:
-        """Raise if the job has given up more than it may; asks nobody, but at the end where it looks so.
+        """Raise if the job has skipped more than it may.
+
+        Sends no request, except at the end where the limit seems to be exceeded.
 
         Raises:
             AISError: It has; the text has stage, counts and the first error.
@@ -73,7 +75,7 @@ class JobErrors:
             return
         ranks = f"all {job.ranks} ranks"
         if not at_end:
-            # What this rank has just given up is not compared before the others have told what they saw meanwhile.
+            # This rank's new skips are not compared before the others have reported theirs of the same time.
             counted = [
                 Counted(now.items, then.skipped) for now, then in zip(job.job, job.before, strict=True)
             ]
@@ -94,7 +96,7 @@ class JobErrors:
     def _over(
         self, counted: list[Counted], *, at_end: bool = False
     ) -> tuple[int, ErrorPolicy, Counted] | None:
-        """Return the first stage that has given up more than it may, with its limit and what it counted."""
+        """Return the first stage above its limit, its limit and its counts."""
         for (number, policy), (items, skipped) in zip(self._limits, counted, strict=False):
             if policy.is_share_over(items, skipped, processes=self._processes, at_end=at_end):
                 return number, policy, Counted(items, skipped)
@@ -106,7 +108,10 @@ class JobErrors:
 
 
 def _stats_of(number: int, reports: list[Report]) -> list[StageStats]:
-    """Return what the processes counted of a stage; one that has just begun has told of none."""
+    """Return the processes' counts of a stage.
+
+    One that has just started has reported none.
+    """
     return [report.stages[number].stats for report in reports if number < len(report.stages)]
 
 
@@ -119,14 +124,14 @@ class Meeting:
     """This rank among the others.
 
     Args:
-        options: What the loader was told about ranks.
+        options: The loader's options about ranks.
 
     Attributes:
-        listing: What is read; None before the ranks have met.
+        listing: The listing; None before the ranks have met.
         ranks: All ranks; None where there is one, or they cannot reach each other.
         replicas: Compares batches with the processes that get the same, if there are any.
-        counts: What the ranks tell each other while they train; None where there is nobody to tell.
-        errors: What of the job may be given up, if a stage says so.
+        counts: The counts that ranks exchange in training; None without other ranks.
+        errors: Limits on the job's skipped samples, if a stage has one.
     """
 
     def __init__(self, options: WorldOptions) -> None:
@@ -141,20 +146,22 @@ class Meeting:
 
     @property
     def world(self) -> World:
-        """This rank, and how many there are: asked for anew until they have met."""
+        """This rank and the number of ranks, updated until they have met."""
         return self._world or self._options.find()
 
     @property
     def digest(self) -> str:
-        """Of what is read, once the ranks have met."""
+        """The digest of the listing, once the ranks have met."""
         return "" if self.listing is None else self.listing.digest
 
     @contextlib.contextmanager
     def awaited(self, loader: object) -> Iterator[None]:
-        """Let the other ranks know that `loader` is being made, and of an error that comes while the context lasts.
+        """Report to the other ranks that `loader` is being made.
+
+        Also reports an error that comes while the context lasts.
 
         Args:
-            loader: What meets the others here; it is not kept alive.
+            loader: The loader; it is not kept alive.
         """
         if self._presence is None and self.listing is None:
             with contextlib.suppress(UsageError):  # it is raised where the world is needed
@@ -175,12 +182,12 @@ class Meeting:
             self._presence.failed(error)
 
     def join(self, pipe: IterDataPipe[Any], passes: Passes, epoch: int) -> None:
-        """List what `pipe` reads and meet the other ranks, the first time.
+        """List the sources of `pipe` and meet the other ranks, the first time.
 
         Args:
             pipe: The last stage.
-            passes: What the ranks are about to do with it.
-            epoch: The epoch that begins, if nothing else is under way.
+            passes: The epoch runner.
+            epoch: The epoch that starts, if nothing else is under way.
         """
         if self.listing is None:
             self._leave_presence()

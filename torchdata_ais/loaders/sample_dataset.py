@@ -1,4 +1,4 @@
-"""`SampleDataset`: the samples of an index by number, for torch's `DataLoader` and its samplers."""
+"""`SampleDataset`: samples of an index by number for torch's `DataLoader`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from torchdata_ais.store import Cluster, ObjectCache, Retry, given_options
 
 
 class SampleDataset(Dataset[Any]):
-    """The samples of an index as a map-style dataset: ``len(dataset)``, ``dataset[i]``, any sampler of torch.
+    """The samples of an index as a map-style dataset.
 
-    A batch is one read: `DataLoader` with ``batch_size=`` asks for all of its samples at once (``__getitems__``). The
-    dataset pickles, and works in workers of any start method. Shards that nobody has read (`SampleIndex.proof`) are
-    compared with a listing when it is made.
+    It has ``len(dataset)`` and ``dataset[i]``, and works with any sampler of torch. A batch is one read: `DataLoader`
+    with ``batch_size=`` requests all of its samples at once (``__getitems__``). The dataset pickles, and works in
+    workers of any start method. Shards not verified by reading (`SampleIndex.proof`) are compared with a listing when
+    it is made.
 
     Args:
         index: A `SampleIndex`, or the place of a stored one, as `SampleIndex.open` takes it.
-        transform: Called with each `Sample`, whose fields are bytes; what it returns is the item. `Decoder` is one.
+        transform: Called with each `Sample`, whose fields are bytes; its result is the item. `Decoder` is one.
         shards_from: Of a place: further places whose shards the index may name, see `SampleIndex.open`.
-        cluster: As for `load_tar`; default what the index was opened with. So is `retry`.
-        prefetch_bytes: What is asked for at a time, of a batch.
+        cluster: As for `load_tar`; default that of the opened index. So is `retry`.
+        prefetch_bytes: Size of one request, of a batch.
         safety: As for `load_tar`: ``max_sample_bytes`` counts here.
         cache: As for `load_tar`: whole shards are kept, and read from there.
 
@@ -43,8 +44,8 @@ class SampleDataset(Dataset[Any]):
         and a selected sample for the index.
 
     Raises:
-        IndexError: There is no such sample.
-        SampleIndexError: A shard, or a sample in it, is not what was indexed.
+        IndexError: The sample does not exist.
+        SampleIndexError: A shard, or a sample in it, differs from the index.
         ObjectChangedError: A shard is another one than was indexed.
         TransportError: As for `load_tar`.
         SampleError: As the stream would.
@@ -104,7 +105,10 @@ class SampleDataset(Dataset[Any]):
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[SupportsIndex]) -> list[Any]:
-        """Return some samples, in the order asked for, in one read; one may be asked for twice."""
+        """Return some samples, in the requested order, in one read.
+
+        One may be requested twice.
+        """
         options = [self._transport.resolve_over(index.options) for index in self._joined.all]
         reader = IndexedReader(
             options, options[0].prefetch_bytes, self._safety.max_sample_bytes, cache=self._cache

@@ -1,9 +1,9 @@
 """State of a loader, and of a pipe without loader.
 
-A state belongs to one rank. It holds, packed, where each of its workers stood at the last batch the user received;
-samples are named by their place in the data set, never stored. On the same topology each worker continues its own
-to the letter. On another one the rest of the epoch of all ranks and workers is dealt out anew; that takes the states
-of all ranks, merged.
+A state belongs to one rank. It holds, packed, the position of each of its workers at the last batch the user received.
+Samples are named by their position in the data set, never stored. On the same topology each worker continues exactly.
+On another one the rest of the epoch of all ranks and workers is redistributed; that takes the states of all ranks,
+merged.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return one state for all ranks, to resume on any topology.
 
     Args:
-        states: The `state_dict` of every rank, taken after the same number of steps; any order. Merged ones count
-            as the states in them. What is returned has their parts, not copies of them.
+        states: The `state_dict` of every rank, taken after the same number of steps; any order. Merged ones count as
+            the states in them. The result has their parts, not copies of them.
 
     Raises:
         StateError: One is none or damaged; they are of different pipelines, epochs or steps, or of one rank twice.
@@ -89,14 +89,14 @@ def _check_belongs(first: StreamState, part: StreamState) -> None:
 
 
 def check_state(state: Any, stages: list[str]) -> StreamState | MergedState:
-    """Return `state` as it can be used.
+    """Return `state`, validated and decoded.
 
     Args:
-        state: What `state_dict` or `merge_states` returned, if it is whole.
-        stages: The pipeline that is to go on with it.
+        state: The result of `state_dict` or `merge_states`.
+        stages: The pipeline that resumes from it.
 
     Raises:
-        StateError: It is no state, of another version, damaged, or of a pipeline with other stages.
+        StateError: It is not a state, of another version, damaged, or of a pipeline with other stages.
     """
     checked = _of_streams(from_plain(state))
     theirs, ours = checked.parts[0].stages[::-1], stages[::-1]
@@ -111,7 +111,7 @@ def check_state(state: Any, stages: list[str]) -> StreamState | MergedState:
 
 
 def check_single(state: Any, stages: list[str]) -> StreamState:
-    """Return `check_state`, for what resumes one instance alone.
+    """Return `check_state`, to resume one instance alone.
 
     Raises:
         StateError: As `check_state`; also for a state of several workers or ranks.
@@ -162,7 +162,7 @@ def check_worker_plan(state: Any) -> WorkerPlanState:
 
 
 def check_same(what: str, then: Any, now: Any, todo: str) -> None:
-    """Raise `StateError` if something of a run is not what it was."""
+    """Raise `StateError` if a property of a run has changed."""
     if then != now:
         raise StateError.at(f"{what} was {then!r} when the state was taken, and is {now!r}", todo=todo)
 
@@ -186,7 +186,7 @@ def _of_streams(state: State) -> StreamState | MergedState:
 def plans_for(
     state: StreamState | MergedState, rank: int, ranks: int, workers: int, digest: str = ""
 ) -> list[InstancePlan]:
-    """Return how each worker of `rank` goes on.
+    """Return the position of each worker of `rank`.
 
     Args:
         state: One rank's state, or a merged one, as `check_state` returned it.
@@ -208,7 +208,7 @@ def plans_for(
         return [replace(fresh, instance=instance) for instance in own]
     mine = next((part for part in parts if part.rank == rank and part.ranks == ranks), None)
     if mine is not None and mine.workers == workers and mine.instances is not None:
-        # The worker whose turn it was goes first: the round over the workers goes on where it stood.
+        # The worker whose turn it was goes first: the round over the workers continues at its position.
         turns = [(mine.turn + worker) % workers for worker in range(workers)]
         return [
             replace(fresh, instance=own[turn], state=pack(mine.instances[turn]), digests=digests)
@@ -216,7 +216,7 @@ def plans_for(
         ]
     there = {part.rank for part in parts}
     if len(there) != first.ranks:
-        # However many ranks a state says there were: only the first missing ones are named.
+        # A state may claim any number of ranks: only the first missing ones are named.
         missing = list(islice((one for one in count() if one not in there), min(8, first.ranks - len(there))))
         raise StateError.at(
             f"the state is of {first.ranks} ranks and lacks those of {missing}; now there are {ranks} ranks with"
@@ -231,7 +231,9 @@ def plans_for(
 
 
 def state_to_json(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of `state` for ``json.dumps``, if it is whole. It can be kept as it is, too.
+    """Return a copy of `state` for ``json.dumps``, if it is whole.
+
+    The state can also be kept as it is.
 
     Raises:
         StateError: It is none, or damaged.
@@ -240,7 +242,7 @@ def state_to_json(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def state_from_json(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what `state_to_json` was given, if it is whole.
+    """Return the state that `state_to_json` encoded, if it is whole.
 
     Raises:
         StateError: It is something else, or damaged.
@@ -249,7 +251,7 @@ def state_from_json(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def state_dict(pipe: IterDataPipe[Any]) -> dict[str, Any]:
-    """Return where the iteration of `pipe` stands, after the item received last.
+    """Return the position of `pipe`, after the item received last.
 
     Args:
         pipe: The last stage of a chain that is being iterated in this process.
@@ -277,11 +279,13 @@ def state_dict(pipe: IterDataPipe[Any]) -> dict[str, Any]:
 
 
 def load_state_dict(pipe: IterDataPipe[Any], state: dict[str, Any]) -> None:
-    """Make the next iteration of `pipe` go on where `state` was taken; the ones after it are whole epochs again.
+    """Make the next iteration of `pipe` resume at `state`.
+
+    The ones after it are whole epochs again.
 
     Args:
         pipe: A chain of the same stages.
-        state: What `state_dict` returned.
+        state: The result of `state_dict`.
 
     Raises:
         StateError: It is none, damaged, of another pipeline, or of several workers.

@@ -1,4 +1,4 @@
-"""Epochs of a pipe that streams shards: where each worker stands, saved and gone on from."""
+"""Epochs of a stream of shards, with positions to save and resume."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ _log = logging.getLogger("torchdata_ais")
 
 
 class StreamPasses(Passes):
-    """Runs epochs of a stream, and knows where each worker stands. An epoch is one pass: ranks end it each for itself.
+    """Runs epochs of a stream, and tracks each worker's position.
+
+    An epoch is one pass, which each rank ends by itself.
 
     Args:
         pipe: The pipe.
         how: Processes to run it in.
-        given: What passes there are to be.
-        meeting: This rank, and what is read.
+        given: Parameters of the epochs.
+        meeting: This rank, and the listing.
 
     Attributes:
         number: The pass under way, or the next.
-        ahead: Whether an item is asked for before the one before it was given out.
+        ahead: Whether an item is requested before the previous one was yielded.
     """
 
     ahead: ClassVar[bool] = False
@@ -50,20 +52,20 @@ class StreamPasses(Passes):
             warnings.warn(
                 "no stage of the pipe splits the data over ranks and workers: each of them yields everything; "
                 "put .sharding_filter() behind the source",
-                stacklevel=5,  # this, its caller, the loader's constructor, and what checks its arguments
+                stacklevel=5,  # this, its caller, the loader's constructor, and its check of the arguments
             )
         self._no_state: StateError | None = None  # why a checkpoint could not be taken
         try:
             self._stages = stage_names(pipe)
         except StateError as error:
             self._no_state = error
-        # In this process nothing is made before it is asked for, so the state can be asked for when it is wanted.
+        # In this process nothing is made ahead, so the state can be taken on request.
         self._asks = how.num_workers == 0 and not self.ahead
         self._stateful = self._no_state is None and not self._asks
         self.number = 0
         self._resume: StreamState | MergedState | None = None  # to begin the next pass from, once
         self._turn = 0  # the worker that gives the next item
-        self._instances: list[bytes] | None = None  # where each worker stands, once the pass has begun
+        self._instances: list[bytes] | None = None  # the position of each worker, once the pass has started
         self._has_given = False
 
     @property
@@ -129,7 +131,7 @@ class StreamPasses(Passes):
 
     @override
     def epoch(self, done: int) -> Iterator[Step]:
-        return self._one()  # which goes on behind those done
+        return self._one()  # which continues after those done
 
     @override
     def finish(self) -> None:

@@ -1,8 +1,8 @@
 """Copy of batches to the device.
 
-The thread never touches the workers: the loop's thread takes what has come from them, without waiting for more than
-the one batch that it needs, and gives it the next copy. Nobody waits for the GPU but the GPU: a stream waits for the
-event of the copy. Imported only where there is a GPU to copy to.
+The thread never touches the workers: the loop's thread takes their batches, without waiting for more than the one that
+it needs, and hands them over for the next copy. No thread waits for the GPU: a stream waits for the event of the copy.
+Imported only where there is a GPU to copy to.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _LEAST_DIMENSIONS = 4  # a batch of masks (N, H, W) could have as many masks as 
 
 
 def with_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """Return `batch` with what `function` makes of each tensor or `PackedSequence`; all else is what it was.
+    """Return `batch` with `function` applied to its tensors.
 
-    Tuples, named tuples, lists and mappings are made anew, of their kind if that can be made of values.
+    Applies to each tensor and `PackedSequence`; the rest is unchanged. Tuples, named tuples, lists and mappings are
+    rebuilt, of their kind if that can be made of values.
 
     Example:
         >>> import torch
@@ -66,7 +67,9 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
 
 
 def normalized(batch: Any, normalize: Normalize) -> Any:
-    """Return `batch` with its images normalised: uint8 tensors (..., N, C, H, W) of as many channels.
+    """Return `batch` with its images normalised.
+
+    Images are uint8 tensors (..., N, C, H, W) of as many channels.
 
     Raises:
         UsageError: There are none.
@@ -108,20 +111,26 @@ class Mark(Protocol):
 
 
 class Copies(Protocol):
-    """What is asked of a device."""
+    """Interface of a device."""
 
     def copy(self, item: Any) -> tuple[Any, Mark]:
-        """Begin to copy `item`; return the copy, and the mark of its end. Called by the thread."""
+        """Start to copy `item`; return the copy, and its end mark.
+
+        Called by the thread.
+        """
 
     def wait(self, copied: Any, mark: Mark) -> None:
-        """Let the loop's work from now on wait for `mark`, and hold the memory of the copy until that work is done."""
+        """Make the loop's further work wait for `mark`.
+
+        The memory of the copy is held until that work is done.
+        """
 
     def record(self) -> Mark:
-        """Return the mark of the end of all work that the loop has given the device."""
+        """Return the end mark of all work that the loop has given the device."""
 
 
 class CudaCopies:
-    """Copies to a GPU, on a stream of their own.
+    """Copies to a GPU, on a separate stream.
 
     Args:
         device: The GPU; without a number the present one of the calling thread.
@@ -133,7 +142,10 @@ class CudaCopies:
         self._stream: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def copy(self, item: Any) -> tuple[Any, Mark]:
-        """Begin to copy `item` out of page-locked memory, which torch holds until the copy is done."""
+        """Start to copy `item` out of page-locked memory.
+
+        torch holds that memory until the copy is done.
+        """
         with torch.cuda.stream(self._stream):  # of this thread, and so the device
             copied = with_tensors(item, self._copied)
             return copied, _end_of(self._stream)
@@ -165,32 +177,35 @@ def _end_of(stream: Any) -> Mark:
 
 
 def ahead(steps: Iterator[Step], ready: Callable[[], bool], make: Callable[[], Copies]) -> Iterator[Step]:
-    """Yield the steps with their items on the device: the same, in the same order, and the same errors in their places.
+    """Yield the steps with their items on the device, errors in their places.
+
+    The steps are the same, in the same order.
 
     Memory: `AHEAD` + 2 batches on the device, of which the loop has one, and one is that before it, whose memory is
     free once its work is done; `AHEAD` + 1 in the host's page-locked memory.
 
     Args:
-        steps: What an engine gives. They are taken by the thread that iterates.
+        steps: The steps of an engine. They are taken by the thread that iterates.
         ready: Whether the next step is there, so that taking it does not wait.
-        make: Returns what copies. Called when the first step has come: workers are forked before CUDA is begun.
+        make: Returns the copier. Called when the first step has come: workers are forked before CUDA is initialised.
     """
     first = next(steps, _END)
     if first is _END:
         return
     copies = make()
     arriving: SimpleQueue[Any] = SimpleQueue()
-    # What is copied next is held by nobody but the queue: no frame of the thread names it while it waits.
+    # Only the queue refers to the next item to copy: no frame of the thread names it while it waits.
     copied = LookAhead(iter(partial(_copy_next, arriving, copies), None), AHEAD + 1, name="to_device")
     used: deque[Mark] = deque()
     failed: Exception | None = None
     taken = given = 0
     try:
         while True:
+            # Waits for a step only if the loop needs it now; takes further ones, up to AHEAD, only if they are here.
             while failed is None and (taken == given or (taken - given <= AHEAD and ready())):
                 try:
                     step, first = (next(steps, _END) if first is None else first), None
-                except Exception as error:  # noqa: BLE001 - raised when what came before it was given
+                except Exception as error:  # noqa: BLE001 - raised after the items before it
                     failed = error
                     break
                 if step is _END:
@@ -222,5 +237,5 @@ def _copy_next(arriving: SimpleQueue[Any], copies: Copies) -> tuple[Any, Mark, i
         return None
     (item, worker, state), used = arrived
     if used is not None:
-        used.synchronize()  # so that the GPU is never further behind than the formula says
+        used.synchronize()  # so that the GPU never lags more than the formula allows
     return (*copies.copy(item), worker, state)

@@ -1,4 +1,7 @@
-"""An embedded AIStore cluster in a process of its own, and faults by rule; see `LocalCluster`."""
+"""An embedded AIStore cluster in a child process, with faults by rule.
+
+See `LocalCluster`.
+"""
 
 import lazy_loader
 

@@ -57,7 +57,7 @@ class ClusterStats:
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One answered request: which node, what was asked, what it got."""
+    """One answered request: its node, its content, its answer."""
 
     node: str
     role: str
@@ -74,7 +74,7 @@ _STOP_DEADLINE_S = 5.0
 
 @dataclass(frozen=True)
 class Secret:
-    """A text that no repr shows, nor a traceback with the values of its variables."""
+    """A text hidden in its repr, and in tracebacks with variables."""
 
     text: str = field(repr=False)
 
@@ -84,10 +84,10 @@ class Secret:
 
 
 class ServerProcess:
-    """The process of one cluster. It ends with the one that started it, however that ends.
+    """The process of one cluster, which ends with its parent in any case.
 
     Args:
-        log: File for what it prints.
+        log: File for its output.
     """
 
     def __init__(self, log: Path) -> None:
@@ -114,15 +114,15 @@ class ServerProcess:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process started it, and is no fork of the one that did."""
+        """Report whether this process, and not a parent of it, started it."""
         return self._owner == os.getpid()
 
     @property
     def running(self) -> bool:
-        """Whether it is alive."""
+        """Report whether it is alive."""
         if self.is_ours:
             return self._process.poll() is None
-        # In a fork it is no child, and cannot be waited for: but its end of the pipe is closed when it has ended.
+        # In a fork it is not a child, and cannot be waited for: but its end of the pipe is closed when it has ended.
         poll = select.poll()
         poll.register(_open(self._process.stdout), 0)
         return not poll.poll(0)
@@ -163,7 +163,7 @@ class ServerProcess:
     def end(self) -> None:
         """End it, by force if it takes long."""
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # what was buffered has no reader any more
+            with suppress(OSError):  # the buffer has no reader any more
                 _open(pipe).close()
         try:
             self._process.wait(_STOP_DEADLINE_S)
@@ -173,7 +173,7 @@ class ServerProcess:
 
 
 def _open(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None  # as asked for
+    assert pipe is not None  # by the arguments
     return pipe
 
 
@@ -181,11 +181,17 @@ _START_DEADLINE_S = 30.0
 _COMMAND_DEADLINE_S = 60.0
 _PREFIX = "ais-local-"
 _LEFT_AFTER_S = 60.0
-"""A temporary folder of this age has a lock that its server holds, or is left over."""
+"""Age of a temporary folder after which it is locked or left over.
+
+The lock is that of its server.
+"""
 
 
 class Faults:
-    """The rules in force in a running cluster; see `torchdata_ais.local.Fault` for their meaning."""
+    """The rules in force in a running cluster.
+
+    See `torchdata_ais.local.Fault` for their meaning.
+    """
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -214,20 +220,25 @@ class Faults:
         self._cluster._ask("clear_faults", number=number)
 
     def fired(self, number: int | None = None) -> int:
-        """On how many requests the rule of this number, or all rules in force, have fired."""
+        """Return on how many requests the rule of this number has fired.
+
+        Without a number: all rules in force.
+        """
         return int(self._cluster._ask("fired", number=number))
 
 
 class LocalCluster:
-    """An embedded AIStore cluster: one proxy and some targets in one child process, on 127.0.0.1 only.
+    """An embedded AIStore cluster: a proxy and targets in one child process.
 
-    It speaks AIStore's HTTP interface well enough for the unmodified SDK, with real redirects from the proxy
-    to the targets, keeps objects on disk, and answers what it does not do with 501 and the name of it.
-    The process ends with `stop`, with the `with` block, or with the process that started it, however that ends.
+    It listens on 127.0.0.1 only. It implements AIStore's HTTP interface well enough for the unmodified SDK, with real
+    redirects from the proxy to the targets, and keeps objects on disk. Unsupported requests are answered with 501 and
+    the name of the feature. The process ends with `stop`, with the `with` block, or with the process that started it,
+    however that ends.
 
-    Every program of this machine may use it; web pages may not (403 for a foreign `Host` or `Origin`). With `etl=True`,
-    making and changing transforms asks for the secret of this start besides, as they run code as you: `client()` and
-    `env()` carry it, `ensure_etl` takes the cluster itself, and `token` is for everything else. Keep it to yourself.
+    Every program of this machine may use it; web pages may not (403 for a foreign `Host` or `Origin`). With
+    `etl=True`, requests that make or change transforms need the secret of this start, as transforms run code as you.
+    `client()` and `env()` have it, `ensure_etl` takes the cluster itself, and `token` is for everything else. Keep it
+    to yourself.
 
     Args:
         targets: Number of targets, each with its own port.
@@ -277,10 +288,13 @@ class LocalCluster:
     # -- life
 
     def start(self) -> Self:
-        """Start the process and return when it accepts connections. Does nothing when it runs."""
+        """Start the process and return when it accepts connections.
+
+        Does nothing when it runs.
+        """
         if self.running:
             return self
-        self.stop()  # what is left of one that has ended by itself
+        self.stop()  # the rest of one that has ended by itself
         if self._root is None:
             _remove_leftovers(Path(tempfile.gettempdir()))
         self._folder = root = self._root or Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -315,7 +329,10 @@ class LocalCluster:
         return self
 
     def stop(self) -> None:
-        """End the process and remove a temporary folder. Does nothing when it is not running."""
+        """End the process and remove a temporary folder.
+
+        Does nothing when it is not running.
+        """
         process = self._process
         if process is None or not process.is_ours:
             return
@@ -332,7 +349,10 @@ class LocalCluster:
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive; it ends when it can accept no connections any more."""
+        """Report whether the process is alive.
+
+        It ends when it can accept no connections any more.
+        """
         return self._process is not None and self._process.running
 
     @property
@@ -348,7 +368,7 @@ class LocalCluster:
 
     @property
     def endpoint(self) -> str:
-        """URL of the proxy: what `AIS_ENDPOINT` is set to."""
+        """URL of the proxy: the value for `AIS_ENDPOINT`."""
         self._running()
         return f"http://127.0.0.1:{self._ports['proxy']}"
 
@@ -366,19 +386,25 @@ class LocalCluster:
 
     @property
     def token(self) -> str:
-        """The secret of this start: what `AIS_AUTHN_TOKEN` is set to where transforms are made or changed."""
+        """The secret of this start: the value for `AIS_AUTHN_TOKEN`.
+
+        It is needed where transforms are made or changed.
+        """
         self._running()
         return self._secret.text
 
     def client(self, **options: Any) -> Any:
-        """Return a new `aistore.sdk.Client` of this cluster, with its token; `options` go to its constructor."""
+        """Return a new `aistore.sdk.Client` of this cluster, with its token.
+
+        `options` go to its constructor.
+        """
         from aistore.sdk import Client
 
         return Client(self.endpoint, **{"token": self.token, **options})
 
     @contextmanager
     def env(self) -> Iterator[str]:
-        """Set `AIS_ENDPOINT` and `AIS_AUTHN_TOKEN` to those of this cluster inside the block."""
+        """Set `AIS_ENDPOINT` and `AIS_AUTHN_TOKEN` in the block to this cluster's."""
         ours = {"AIS_ENDPOINT": self.endpoint, "AIS_AUTHN_TOKEN": self.token}
         before = {name: os.environ.get(name) for name in ours}
         os.environ.update(ours)
@@ -390,11 +416,13 @@ class LocalCluster:
             os.environ.update({name: value for name, value in before.items() if value is not None})
 
     def put_dir(self, path: str | os.PathLike[str], to: str) -> list[str]:
-        """PUT all files below a folder, named by their path in it; make the bucket if it is missing.
+        """PUT all files of a folder tree, named by their path in it.
+
+        Makes the bucket if it is missing.
 
         Args:
             path: The folder.
-            to: ``ais://bucket`` or ``ais://bucket/prefix``; a prefix is put before the names as it stands.
+            to: ``ais://bucket`` or ``ais://bucket/prefix``; a prefix is put before the names unchanged.
 
         Returns:
             The names of the objects, sorted.
@@ -429,7 +457,7 @@ class LocalCluster:
         self._ask("forget_counts")
 
     def reset(self) -> None:
-        """Back to an empty cluster: no buckets, no jobs, no faults, counters at zero."""
+        """Reset to an empty cluster: no buckets, jobs or faults, counters at zero."""
         self._ask("reset")
 
     # -- the pipe
@@ -446,7 +474,7 @@ class LocalCluster:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove temporary folders of servers that were killed together with their owners."""
+    """Remove temporary folders of servers killed together with their owners."""
     for root in folder.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # of another user, or removed meanwhile
             status = root.lstat()

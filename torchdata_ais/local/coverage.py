@@ -1,4 +1,4 @@
-"""What the embedded cluster answers, as a table written from the route table itself."""
+"""Table of the embedded cluster's requests, from its route table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _PATHS = {
 
 
 def coverage_table() -> str:
-    """Return a Markdown table of the requests that a `LocalCluster` answers; all others get 501 or 400.
+    """Return a Markdown table of the requests of a `LocalCluster`.
+
+    All others get 501 or 400.
 
     Example:
         >>> print(coverage_table().splitlines()[2])

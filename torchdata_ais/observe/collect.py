@@ -1,4 +1,4 @@
-"""What the stages of a pipe counted and measured in one process."""
+"""Counts and times of the stages of a pipe in one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchdata_ais.pipes.base.upstream import parents, upstream
 
 
 class StageCounts(msgspec.Struct):
-    """What one stage did, in one process or in several.
+    """Counts of one stage, in one process or in several.
 
     Attributes:
         name: The name it is chained by.
@@ -23,9 +23,9 @@ class StageCounts(msgspec.Struct):
         reads: Whether it reads shards or objects.
         metered: Whether it was measured.
         out: Items given out.
-        seconds: Time spent in it and in the stages above it.
+        seconds: Time spent in it and in the stages upstream.
         wall_s: Time from its first item to its last.
-        stats: What it counted.
+        stats: Its counters.
     """
 
     name: str
@@ -40,7 +40,7 @@ class StageCounts(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """What the stages of a pipe did, the first stage first.
+    """Counts of the stages of a pipe, the first stage first.
 
     Attributes:
         stages: One a stage.
@@ -49,7 +49,7 @@ class Report(msgspec.Struct):
         sending_s: Seconds of it that handing items over took.
         in_workers: Whether these were worker processes.
         idle: How many had nothing to read; None where that is to be seen from the stages.
-        recorded: The records of batches that go along, where somebody wants them.
+        recorded: The records of batches, where requested.
     """
 
     stages: list[StageCounts]
@@ -61,7 +61,7 @@ class Report(msgspec.Struct):
     recorded: Recorded | None = None
 
     def after(self, before: Report | None) -> Report:
-        """Return this report, with the records that nobody has taken from the one `before`."""
+        """Return this report, with the unread records of the one `before`."""
         self.recorded = Recorded.joined([None if before is None else before.take(), self.recorded])
         return self
 
@@ -73,14 +73,14 @@ class Report(msgspec.Struct):
 
 @runtime_checkable
 class Reporting(Protocol):
-    """What knows of its worker processes what their pipes counted: a loader, or a reading service."""
+    """A loader or reading service, which collects the counts of its workers."""
 
     def stats_reports(self) -> list[Report]:
         """Return the last report of each process."""
 
 
 def report_of(pipe: IterDataPipe[Any]) -> Report:
-    """Return what `pipe`, the last stage, and the stages above it did in this process."""
+    """Return the counts in this process of `pipe` and the stages upstream."""
     while stage_of(pipe).hidden:
         pipe = parents(pipe)[0]
     stages = list(upstream(pipe))[::-1]
@@ -95,7 +95,7 @@ def report_of(pipe: IterDataPipe[Any]) -> Report:
 
 
 def restart(pipe: IterDataPipe[Any]) -> None:
-    """Let every stage count from zero: a forked process begins with what its parent had counted."""
+    """Reset all counters: a forked process inherits its parent's counts."""
     for part in upstream(pipe):
         vars(part).pop("_meter", None)
         if isinstance(part, Pipe):

@@ -16,10 +16,10 @@ _WIDTH = 64
 
 
 def draw(pipe: IterDataPipe[Any]) -> str:
-    """Return the stages behind `pipe` as text: one a line, data flowing down.
+    """Return the graph of `pipe` as text: one stage a line, data flowing down.
 
-    Each line has the stage with its arguments, what it means for sharding and for checkpoints, and how much it holds
-    at most in one process. Branches that meet are indented above the stage that joins them.
+    Each line has the stage with its arguments, its effect on sharding and checkpoints, and its memory bound in one
+    process. Branches that meet are indented before the stage that joins them.
 
     Example:
         >>> from torchdata_ais.pipes import AISFileLoader
@@ -39,7 +39,9 @@ def draw(pipe: IterDataPipe[Any]) -> str:
 
 
 def mermaid(pipe: IterDataPipe[Any]) -> str:
-    """Return the stages behind `pipe` as a mermaid flowchart, which GitHub and many notebooks render.
+    """Return the graph of `pipe` as a mermaid flowchart.
+
+    GitHub and many notebooks render it.
 
     Example:
         >>> from torchdata_ais.pipes import Shuffler
@@ -61,7 +63,7 @@ def mermaid(pipe: IterDataPipe[Any]) -> str:
 
 
 def html(pipe: IterDataPipe[Any]) -> str:
-    """Return the stages behind `pipe` as a small table: what a notebook shows."""
+    """Return the graph of `pipe` as a small table, for notebooks."""
     rows = [
         (prefix.replace(" ", "\N{NO-BREAK SPACE}") + title, marks, memory)
         for prefix, title, marks, memory in _rows(pipe)
@@ -84,7 +86,7 @@ def _check_pipe(pipe: Any) -> None:
 
 
 def _tree(pipe: IterDataPipe[Any], seen: set[int]) -> list[tuple[str, IterDataPipe[Any]]]:
-    """Return the stages in the order of the data, each with the lines to its left."""
+    """Return the stages in the order of the data, with the lines left of them."""
     if id(pipe) in seen:  # a fork: drawn where it was met first
         return []
     seen.add(id(pipe))
@@ -107,11 +109,11 @@ def _quoted(text: str) -> str:
 
 
 def marks_of(pipe: IterDataPipe[Any], refused: Obstacle | None) -> str:
-    """Return what a stage means for sharding and checkpoints.
+    """Return a stage's effect on sharding and checkpoints.
 
     Args:
         pipe: The stage.
-        refused: What keeps a checkpoint of the whole pipe from being taken.
+        refused: The reason why the whole pipe has no checkpoints.
     """
     stage = stage_of(pipe)
     if stage.splits:

@@ -17,10 +17,12 @@ from torchdata_ais.pipes.base.pipe import IterDataPipe
 
 
 def merge_reports(reports: Iterable[Report | dict[str, Any]]) -> dict[str, Any]:
-    """Return the sum of the reports of several processes that ran the same pipe: workers, or ranks.
+    """Return the sum of the reports of several processes with the same pipe.
+
+    Of workers, or of ranks.
 
     Raises:
-        UsageError: There are none, or they are of different pipes.
+        UsageError: No reports, or of different pipes.
     """
     plain: dict[str, Any] = msgspec.to_builtins(merged(reports))
     return plain
@@ -50,7 +52,10 @@ def typed(report: Report | dict[str, Any]) -> Report:
 
 
 def _idle(report: Report) -> int:
-    """Return how many processes had nothing to do; a worker reports with its first item, or at the end."""
+    """Return how many processes were idle.
+
+    A worker reports with its first item, or at the end.
+    """
     if report.idle is not None:
         return report.idle
     read = [counts.out for counts in report.stages if counts.reads]
@@ -71,23 +76,23 @@ T = TypeVar("T")
 
 @dataclass
 class StageReport:
-    """What one stage did, in all processes together.
+    """Counts of one stage, in all processes together.
 
     Attributes:
         name: The name it is chained by.
         text: The stage with its arguments.
         sources: The stages it reads from, by their index in `Stats.stages`.
         metered: Whether its items and its time are known. Those of torch's own stages are not: their time counts as
-            that of the stage behind them.
+            that of the next stage.
         unmetered_above: The names of torch's stages whose time counts as this stage's, but for the shuffle and the
             sharding filter, which take none.
         items: Items given out.
         bytes: Bytes read (stages that read).
-        seconds: Time the stage took for its items, stages above it included.
+        seconds: Time the stage took for its items, upstream stages included.
         own_s: The part of it that the stage itself worked.
-        wait_s: The part of it that it waited: for the stages above it, and for bytes of the cluster.
+        wait_s: The part of it that it waited: for upstream stages, and for bytes of the cluster.
         network_s: The part of that which was for bytes.
-        blocked_s: Time it was not asked for an item: by the training loop, in the end.
+        blocked_s: Time without a request for an item: by the training loop, in the end.
         retries: Requests made again.
         refetched: Files of the cache that were damaged, deleted and fetched again.
         skipped: Name of the error class -> items given up for it.
@@ -125,10 +130,12 @@ class StageReport:
 
 
 class Stats:
-    """What the stages of a pipeline did. `print` shows a table and a sentence that names the bottleneck.
+    """Counts of the stages of a pipeline.
+
+    `print` shows a table and a sentence that names the bottleneck.
 
     Args:
-        report: What `merge_reports` made of the reports of all processes.
+        report: The merged report of all processes, of `merge_reports`.
 
     Attributes:
         stages: One `StageReport` a stage, the first stage first.
@@ -164,7 +171,7 @@ class Stats:
 
     @property
     def advice(self) -> str:
-        """One sentence: what holds the pipeline up, and the knob to turn."""
+        """The bottleneck and its remedy, in one sentence."""
         sentence = advice(self.stages, self.busy_s, self.sending_s, in_workers=self.in_workers)
         if self.in_workers and self.idle:
             sentence += (
@@ -180,7 +187,7 @@ class Stats:
         raise KeyError(f"no stage {name!r}; there are {[stage.name for stage in self.stages]}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, which `merge_reports` joins: e.g. those of all ranks."""
+        """Return plain values, which `merge_reports` joins, as those of ranks."""
         plain: dict[str, Any] = msgspec.to_builtins(self._report)
         return plain
 
@@ -202,7 +209,7 @@ class Stats:
 
 
 def stats(loader: Any) -> Stats:
-    """Return what the stages behind `loader` did so far, summed over its worker processes.
+    """Return the counts of the stages of `loader`, summed over its workers.
 
     Counting costs less than a hundredth of the time and is always on. Workers report with their items, at most once a
     second, and at the end of an epoch.
@@ -215,7 +222,7 @@ def stats(loader: Any) -> Stats:
         ``Stats(merge_reports(reports))``.
 
     Raises:
-        UsageError: It is torch's DataLoader with workers, which bring nothing back but items; or no loader at all.
+        UsageError: It is torch's DataLoader with workers, which return nothing but items; or not a loader.
 
     Example:
         >>> from torchdata_ais import AISSourceLister
@@ -255,8 +262,8 @@ def with_stats(
     """Yield `items`, and call `call` with the stats of `loader` between them.
 
     Args:
-        items: What to iterate, e.g. `loader` itself.
-        loader: What `stats` takes.
+        items: The iterable, e.g. `loader` itself.
+        loader: An argument of `stats`.
         call: Called every `every_s` seconds, if an item came, and after the last item.
         every_s: Seconds.
 
@@ -327,7 +334,7 @@ def _stage(counts: StageCounts, report: Report) -> StageReport:
 
 
 def _metered_above(counts: StageCounts, stages: Sequence[StageCounts]) -> float:
-    """Return the time of the nearest stages above that were measured."""
+    """Return the time of the nearest measured stages upstream."""
     above = (stages[index] for index in counts.sources)
     return sum(one.seconds if one.metered else _metered_above(one, stages) for one in above)
 

@@ -36,13 +36,13 @@ _UNTIMED = "{names} included (.map_sample(f) is timed by itself); make its funct
 
 
 def advice(stages: Sequence[StageReport], busy_s: float, sending_s: float, *, in_workers: bool) -> str:
-    """Return what holds the pipeline up, in a sentence.
+    """Return the bottleneck of the pipeline as a sentence.
 
     Args:
         stages: The stages, the first one first.
         busy_s: Seconds of all processes together.
         sending_s: Those of them spent on handing items over.
-        in_workers: Whether that was in worker processes, beside the training loop.
+        in_workers: Whether that was in worker processes, parallel to the training loop.
     """
     measured = [stage for stage in stages if stage.metered]
     if busy_s <= 0.0 or not measured:
@@ -87,7 +87,10 @@ def _bottleneck(
 
 
 def _network(stage: StageReport, more: str) -> str:
-    """Return what it waits for, the first byte of objects or the rest of them, and the knob."""
+    """Return the reason of the wait, and the remedy.
+
+    It waits for the first byte of objects, or for the rest of them.
+    """
     several = "open_shards=4" if stage.name == "load_tar" else "open_objects=16"
     knob = f"use {stage.name}({several}) or {more}"
     if stage.retries:
@@ -132,7 +135,7 @@ def table_html(stages: Sequence[StageReport], processes: int, wall_s: float, sen
 
 
 def _cells(stages: Sequence[StageReport], processes: int, wall_s: float) -> list[list[str]]:
-    """Return the head and a row a stage, without columns that say nothing."""
+    """Return the head and a row a stage, without empty columns."""
     begun = any(stage.metered for stage in stages)
     rows = [_HEAD, *(_row(stage, wall_s * processes, wall_s, "(counted below)" * begun) for stage in stages)]
     shown = [
@@ -182,17 +185,17 @@ def _row(stage: StageReport, busy_s: float, wall_s: float, unknown: str) -> tupl
 
 
 class Metric(NamedTuple):
-    """What is counted; a counter only grows, a gauge may fall."""
+    """A counter, which only grows, or a gauge, which may fall."""
 
     name: str
     kind: str
     meaning: str
     of: Callable[[StageReport], float | Mapping[str, int] | None]
-    """Takes it from what a stage did; by class of error where it is of several."""
+    """Returns its value of a stage's report, or values by class of error."""
 
 
 class Value(NamedTuple):
-    """What a stage has counted of it, with labels that say which stage (and which error) it is."""
+    """Values of a stage, with labels for the stage and the error."""
 
     value: float
     labels: dict[str, str]
@@ -227,7 +230,7 @@ METRICS = (
 
 
 def values(metric: Metric, stages: Sequence[StageReport]) -> Iterator[Value]:
-    """Yield what the stages have counted of `metric`, the first stage first."""
+    """Yield the values of `metric` of each stage, the first stage first."""
     for number, stage in enumerate(stages):
         if stage.metered:
             place = {"stage": stage.name, "number": str(number)}

@@ -1,1 +1,1 @@
-"""What the ranks of a job agree on: who they are, what they read, who reads which shard, and that all still live."""
+"""Coordination of the ranks of a job: listing, shares, steps and liveness."""

@@ -1,10 +1,10 @@
 """Ranks of a job, and their failures.
 
-Over the store of torch.distributed, not over collectives: nothing to leak per epoch, nobody has to arrive at the same
-time, and a rank that waits can see why the others do not come.
+The ranks communicate over the store of torch.distributed, not by collectives. Nothing leaks per epoch, ranks need not
+arrive at the same time, and a waiting rank can see why the others do not come.
 
-One whose process is stopped does not, nor a FileStore whose file ends in the middle of a record, since the rank that
-wrote it was killed.
+A store may not answer: its process is stopped, or the file of a FileStore ends within a record because the writing
+rank was killed.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ from torchdata_ais.errors import LoaderError
 from torchdata_ais.ranks.start_heartbeat import SILENT_S, WaitedFor, named, take_back, usual_interval
 
 _AT_ONCE = 256
-"""Names that the store is asked for in one call, which must come back within `_ANSWER_S`."""
+"""Names per request to the store, which must answer within `_ANSWER_S`."""
 
 _ANSWER_S = 30.0
-"""How long one call of the store may take."""
+"""Time limit for one call of the store."""
 
 
 class StoreCalls:
-    """The store of one rank. Each call raises a LoaderError if the store is gone, or gives no answer in time.
+    """The store of one rank.
+
+    Each call raises a LoaderError if the store is gone or does not answer in time.
 
     Args:
         store: That of torch.distributed.
-        rank: Who asks, for the messages.
+        rank: The requesting rank, for the messages.
 
     Attributes:
-        store: As given: a call of it may take for ever.
+        store: The argument. A call of it may block for ever.
     """
 
     def __init__(self, store: Any, rank: int) -> None:
@@ -55,11 +57,14 @@ class StoreCalls:
         self._ask(self.store.set, name, value)
 
     def add(self, name: str, value: int, *, wait_s: float | None = None) -> int:
-        """Add to a number, which begins at 0; return what it is then."""
+        """Add to a number, which starts at 0; return the new value."""
         return int(self._ask(self.store.add, name, value, wait_s=wait_s))
 
     def compare_set(self, name: str, expected: str, value: str) -> bytes:
-        """Set what is there to `value` if it is as expected, or if nothing is; return what is there then."""
+        """Compare and set: store `value` if the key is as expected or missing.
+
+        Returns the value after the call.
+        """
         return bytes(self._ask(self.store.compare_set, name, expected, value))
 
     def has(self, *names: str) -> bool:
@@ -67,11 +72,11 @@ class StoreCalls:
         return bool(self._ask(self.store.check, list(names)))
 
     def get(self, name: str) -> bytes:
-        """Return what is there; waits for it."""
+        """Return the value of a key; wait until it exists."""
         return bytes(self._ask(self.store.get, name))
 
     def known(self, names: Mapping[int, str]) -> dict[int, bytes]:
-        """Return what is there under the name of each rank, without those whose name is not there."""
+        """Return the values of the ranks whose key exists."""
         return self.get_all({rank: names[rank] for rank in self.there(names)})
 
     def there(self, names: Mapping[int, str]) -> list[int]:
@@ -80,7 +85,7 @@ class StoreCalls:
         return [rank for rank, there in answers.items() if there]
 
     def get_all(self, names: Mapping[int, str]) -> dict[int, bytes]:
-        """Return what is there under the name of each rank."""
+        """Return the value of each rank's key."""
         one_call = self.store.has_extended_api()
         answers = self._of_many(
             lambda some: self.store.multi_get(some) if one_call else [self.store.get(name) for name in some],
@@ -89,7 +94,7 @@ class StoreCalls:
         return {rank: bytes(value) for rank, value in answers.items()}
 
     def gone(self, error: Exception) -> LoaderError:
-        """Return what to raise when the store gave this error."""
+        """Return the exception to raise for this error of the store."""
         reason = str(error).partition("\n")[0]
         return LoaderError.at(
             f"the store of torch.distributed is gone ({reason}): the process it lives in, most often rank 0, has ended",
@@ -98,7 +103,10 @@ class StoreCalls:
         )
 
     def _of_many(self, call: Callable[[list[str]], list[Any]], names: Mapping[int, str]) -> dict[int, Any]:
-        """Return what the store answers for each name; in few threads, for rank 0 hears all the others."""
+        """Return the store's answer for each name.
+
+        Few threads do the requests, since rank 0 reads the keys of all others.
+        """
         asked, answers = list(names.values()), []
         for begin in range(0, len(asked), _AT_ONCE):
             answers += self._ask(call, asked[begin : begin + _AT_ONCE])
@@ -140,30 +148,30 @@ _BEATS_A_SECOND = 4000
 """Of all ranks together, while they begin."""
 
 _POLLS_A_SECOND = 1000
-"""Of all ranks together, while they wait for what is told."""
+"""Polls per second, of all ranks together, while they wait for a value."""
 
 _TEXT_LIMIT = 16 << 10
 
 
 def join_ranks(world: World, timeout_s: float) -> Ranks | None:
-    """Return this process's place among the ranks; None if there is one, or no store to reach the others by."""
+    """Return this process's rank; None without other ranks or a common store."""
     return None if world.members[1] == 1 or world.store is None else Ranks(world, timeout_s)
 
 
 class Ranks:
     """One loader as all ranks know it.
 
-    The loaders of the ranks are matched by the order in which they begin: the first of each rank, the second, ...
+    The loaders of the ranks are matched by the order in which they start: the first of each rank, the second, ...
 
     Args:
         world: The ranks, and their store.
-        timeout_s: How long to wait for another rank to begin this loader, or an epoch of it.
+        timeout_s: How long to wait for another rank to start this loader, or an epoch of it.
 
     Attributes:
         rank, world_size: This process, and how many there are.
-        timeout_s: As given.
-        calls: The store that they tell each other by.
-        prefix: What the names of this loader begin with in the store.
+        timeout_s: The argument.
+        calls: The store by which the ranks communicate.
+        prefix: Prefix of this loader's keys in the store.
     """
 
     def __init__(self, world: World, timeout_s: float) -> None:
@@ -174,12 +182,12 @@ class Ranks:
         self.prefix = f"torchdata_ais/{number}"
         self._next_check = 0.0
         self._told = False
-        self._lost: int | None = None  # a rank that will not see what is reported
+        self._lost: int | None = None  # a rank that will not see the report
         self._heard: LoaderError | None = None
 
     @contextlib.contextmanager
     def alive(self) -> Iterator[None]:
-        """Give the other ranks a sign of life every second while the context lasts, whatever this thread does."""
+        """Send a heartbeat every second, from a thread, while the context lasts."""
         key, where = f"{self.prefix}/alive/{self.rank}", f"pid {os.getpid()} on {socket.gethostname()}"
 
         def beat(over: threading.Event) -> None:
@@ -188,10 +196,10 @@ class Ranks:
                 count += 1
                 try:
                     self.calls.store.set(key, f"{count} {where}")
-                except (RuntimeError, OSError):  # the thread that waits meets it, too, and says so
+                except (RuntimeError, OSError):  # the waiting thread gets the same error and reports it
                     return
 
-        # The first one here, so that no rank that goes on is unknown to the others.
+        # The first one is sent here, so that every rank that continues is known to the others.
         self.calls.set(key, f"0 {where}")
         take_back(self.rank, self.calls.has, self.calls.set)
         with meanwhile(beat, "rank-alive", SILENT_S):
@@ -206,7 +214,9 @@ class Ranks:
         self.calls.set(f"{self.prefix}/{name}", value)
 
     def first_to_tell(self, name: str, value: str) -> tuple[str, int]:
-        """Tell something under a name that several ranks use; return what the first of them told, and which one it is.
+        """Publish a value under a key that several ranks use; the first one wins.
+
+        Returns the first value, and the rank that published it.
 
         Raises:
             LoaderError: The store is gone.
@@ -217,7 +227,7 @@ class Ranks:
         return first, int(rank)
 
     def replace(self, name: str, expected: bytes, value: bytes) -> bytes:
-        """Tell something in place of what is expected to stand under a name; return what stands there then.
+        """Compare and set a key of this loader; return its value after the call.
 
         Raises:
             LoaderError: The store is gone.
@@ -225,11 +235,11 @@ class Ranks:
         return self.calls.compare_set(f"{self.prefix}/{name}", expected.decode(), value.decode())
 
     def add(self, name: str, value: int, *, wait_s: float | None = None) -> int:
-        """Add to a number of this loader that all ranks share; return what it is then.
+        """Add to a number that all ranks share; return the new value.
 
         Args:
-            name: That of the number.
-            value: What to add.
+            name: The key.
+            value: The summand.
             wait_s: How long the store may take; default 30 s.
 
         Raises:
@@ -238,7 +248,7 @@ class Ranks:
         return self.calls.add(f"{self.prefix}/{name}", value, wait_s=wait_s)
 
     def told(self, name: str) -> bytes | None:
-        """Return what was told under a name of this loader, if anything was; does not wait for it.
+        """Return the value of a key of this loader, or None; does not wait.
 
         Raises:
             LoaderError: The store is gone.
@@ -247,10 +257,10 @@ class Ranks:
         return self.calls.get(key) if self.calls.has(key) else None
 
     def hear(self, names: Mapping[int, str]) -> dict[int, bytes]:
-        """Return what other ranks told, and wait for it.
+        """Return values of other ranks; wait for them.
 
         Args:
-            names: The name under which each of them tells it.
+            names: The key of each rank.
 
         Raises:
             LoaderError: One of them failed, died or does not come; or the store is gone.
@@ -260,6 +270,7 @@ class Ranks:
         waited_for = WaitedFor(self.rank, self.prefix, self.calls.known)
         look_s, longest_s = usual_interval(self.world_size), self._longest_pause_s()
         pause_s, next_look = 0.001, time.monotonic() + look_s
+        # Polled rather than waited for, so that a rank that failed or died is seen in between.
         while not self.calls.has(*keys.values()):
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + look_s
@@ -299,7 +310,7 @@ class Ranks:
         return int(self.calls.get(key))
 
     def _longest_pause_s(self) -> float:
-        """Return how long to wait between two looks at the store, so that all ranks together do not swamp it."""
+        """Return the polling interval, long enough not to overload the store."""
         return max(0.05, self.world_size / _POLLS_A_SECOND)
 
     def report(self, error: BaseException) -> None:
@@ -314,12 +325,15 @@ class Ranks:
             self.see()
 
     def see(self) -> None:
-        """Say that this rank has heard why the loader ends."""
+        """Report that this rank knows why the loader ends."""
         with contextlib.suppress(LoaderError):
             self.tell(f"seen/{self.rank}", "1")
 
     def linger(self, timeout_s: float = 3.0) -> None:
-        """After `report`: wait until the others have seen it, for the store may end with this process."""
+        """After `report`: wait until the others have read it.
+
+        The store may end with this process.
+        """
         deadline = time.monotonic() + timeout_s
         without = {self.rank, self._lost}
         others = [f"{self.prefix}/seen/{rank}" for rank in range(self.world_size) if rank not in without]
@@ -354,11 +368,11 @@ class Ranks:
             )
 
     def pass_on(self, error: LoaderError) -> None:
-        """Have `check` and `raise_heard` raise what another thread of this process was told by `check`."""
+        """Make `check` and `raise_heard` raise an error found by another thread."""
         self._heard = error
 
     def raise_heard(self) -> None:
-        """Raise what another thread was told; asks nobody.
+        """Raise the error that another thread found; sends no request.
 
         Raises:
             LoaderError: Another rank has failed; the text names it and has its error.
@@ -367,8 +381,8 @@ class Ranks:
             raise self._heard
 
     def close(self) -> None:
-        """Say that this rank's loader begins no more epochs."""
-        # At the end of the program no thread starts any more, and the one that asks would be waited for for ever.
+        """Report that this rank's loader starts no more epochs."""
+        # At the end of the program no thread starts any more, and the requesting one would be waited for for ever.
         if self.rank == 0 and not sys.is_finalizing():
             with contextlib.suppress(LoaderError):
                 self.tell("closed", "1")
@@ -383,11 +397,11 @@ class Ranks:
 
 
 BLOCKS_S = 3600.0
-"""How long such a connection may wait for an answer; the wait is then begun again."""
+"""Time limit of one request on such a connection, which is then repeated."""
 
 
 def own_connection(store: Any) -> tuple[Any, bool]:
-    """Return the store, and whether it may be waited on: over a connection of its own.
+    """Return a store, and whether a call of it may wait: a second connection.
 
     A FileStore and a HashStore have no connections, and older versions of torch make no second one.
     """
@@ -400,6 +414,6 @@ def own_connection(store: Any) -> tuple[Any, bool]:
     try:
         own = store.clone()
         own.set_timeout(timedelta(seconds=BLOCKS_S))
-    except (AttributeError, RuntimeError):  # also of a store that is gone: then the shared one says so
+    except (AttributeError, RuntimeError):  # also of a store that is gone: the shared one reports it
         return store, False
     return own, True

@@ -1,6 +1,6 @@
 """Heartbeat between ranks, and ranks of one machine.
 
-Each rank looks after the one behind it, and only while it waits itself: no rank is asked by all.
+Each rank checks the next one, and only while it waits itself: no rank is polled by all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from torchdata_ais.store import PackedURLs
 
 
 def this_machine() -> str:
-    """Return what is the same in two processes if each finds the other by its number; nothing if that is not known."""
+    """Return an id of this machine, shared by processes that see one another.
+
+    Two such processes find each other by their process ids. Empty if that is not known.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -42,13 +45,13 @@ def start_time(pid: int) -> str:
 
 
 def share_on_machine(lists: Iterable[PackedURLs], ranks: Ranks) -> None:
-    """Have the ranks of one machine read the same lists from the same memory: that of the first of them.
+    """Share the lists of the first rank of a machine with its other ranks.
 
-    Nobody waits for it: a rank whose neighbour is gone, or lets it see nothing, keeps its own.
+    No rank waits for it: a rank whose source is gone, or denies access, keeps its own lists.
 
     Args:
         lists: The same on all ranks, in the same order.
-        ranks: What they tell each other by.
+        ranks: The ranks, and their store.
 
     Raises:
         LoaderError: The store is gone.
@@ -62,7 +65,7 @@ def share_on_machine(lists: Iterable[PackedURLs], ranks: Ranks) -> None:
 
 
 _SILENT_S = 10.0
-"""A rank that gives no sign of life for so long, and for three of its pauses, is named in the log."""
+"""Shortest silence of a rank that is logged; at least three of its pauses."""
 
 _GONE_S = 300.0
 """One that is silent for so long is not waited for any more."""
@@ -74,13 +77,13 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class Beat(msgspec.Struct, array_like=True):
-    """A sign of life.
+    """A heartbeat message.
 
     Attributes:
-        count: How many there were before; 0: the rank begins, and gives none yet.
-        step: How many steps it has asked about.
+        count: Number of earlier ones; 0: the rank starts and has sent none yet.
+        step: How many steps it has requested.
         pid, host: Where it runs.
-        machine: The same for processes that see each other's numbers; empty where the system does not say.
+        machine: The same for processes that see each other's numbers; empty if unknown.
         started: When the process began, as its system counts: a later one of the same number has another.
     """
 
@@ -106,11 +109,11 @@ _beat = msgspec.json.Decoder(Beat)
 
 
 class LifeSigns:
-    """Those of this rank, and of the one behind it.
+    """Heartbeats of this rank and of the next one.
 
     Args:
         ranks: The ranks, and their store.
-        name: What they are told under.
+        name: Their key.
     """
 
     def __init__(self, ranks: Ranks, name: str) -> None:
@@ -124,7 +127,7 @@ class LifeSigns:
         self._is_said = False
 
     def tell(self, count: int, step: int) -> None:
-        """Give a sign of life.
+        """Send a heartbeat.
 
         Raises:
             LoaderError: The store is gone.
@@ -132,10 +135,10 @@ class LifeSigns:
         self._ranks.tell(self._key(self._ranks.rank), msgspec.json.encode(Beat.now(count, step)))
 
     def beating(self, step: Callable[[], int]) -> AbstractContextManager[None]:
-        """Give one every 1 to 10 s while the context lasts, whatever this thread does.
+        """Send a heartbeat every 1 to 10 s from a thread while the context lasts.
 
         Args:
-            step: Returns how many steps this rank has asked about.
+            step: Returns how many steps this rank has requested.
         """
         pause_s = interval_of(self._ranks.rank, self._ranks.world_size)
 
@@ -145,13 +148,13 @@ class LifeSigns:
                 count += 1
                 try:
                     self.tell(count, step())
-                except LoaderError:  # the thread that waits meets it, too, and says so
+                except LoaderError:  # the waiting thread gets the same error and reports it
                     return
 
         return meanwhile(beat, "rank-alive", 1.0)
 
     def look_after_next(self, step: int, waited_s: float) -> None:
-        """Look whether the rank behind this one lives, and has come to `step`.
+        """Check that the next rank lives, and has come to `step`.
 
         Raises:
             LoaderError: It is dead or held to be so, or the store is gone.

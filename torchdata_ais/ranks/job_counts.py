@@ -1,9 +1,9 @@
 """Counts over all ranks of a job.
 
-It adds what this rank has seen and given up since the last time to a number that all share, and so learns what the job
-has: 36 bits of items, 26 of skips, and on top whether a rank has failed. Several things (stages that may skip a share,
-digests of batches) take turns. It is made in a thread, at a moment that is the rank's own, so that not all ranks ask at
-once; small jobs ask more often, at most a hundred times a second together.
+A rank adds its new items and skips to a number that all ranks share, and the answer is the count of the job. The
+number has 36 bits of items, 26 of skips, and above them whether a rank has failed. Several counts (stages that may
+skip a share, digests of batches) take turns. A thread sends the requests at times that differ between the ranks. Small
+jobs send more, at most a hundred a second together.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from torchdata_ais.ranks.group import Ranks
 from torchdata_ais.ranks.start_heartbeat import LEAST_S, interval_of, usual_interval
 
 _KEPT = 64
-"""Digests that are kept to compare with what is heard later."""
+"""Number of digests kept for comparison with those of other replicas."""
 
 _TOLD = 16
 
 
 class _Digest(msgspec.Struct, array_like=True):
-    """What a process was given up to a step: the digest is of all batches compared so far, so a difference stays."""
+    """Digest of a replica up to a step.
+
+    It covers all batches compared so far, so a difference stays.
+    """
 
     number: int
     step: int
@@ -43,7 +46,7 @@ class _Digest(msgspec.Struct, array_like=True):
 
 
 class _Told(msgspec.Struct, array_like=True):
-    """What one process says of itself, the latest last."""
+    """Latest digests of one process, the last one at the end."""
 
     process: int
     digests: list[_Digest]
@@ -53,10 +56,10 @@ _told = msgspec.json.Decoder(_Told)
 
 
 class Replicas:
-    """Compares every n-th batch of this process with those of the others that have the same data.
+    """Compares every n-th batch with those of the replicas with the same data.
 
-    A batch costs its digest. What the others were given is heard beside the batches: all of a place leave their latest
-    digests under one name, each in place of what it heard there before.
+    A batch costs its digest. Digests are exchanged between batches: all replicas write their latest digests to one
+    key, each replacing the value that it read there.
 
     Args:
         ranks: All processes of the loader, and their store.
@@ -66,13 +69,13 @@ class Replicas:
 
     def __init__(self, ranks: Ranks, world: World, every: int) -> None:
         self._ranks, self._rank, self._every = ranks, world.rank, every
-        self._lock = threading.Lock()  # one thread notes, another one tells
+        self._lock = threading.Lock()  # one thread notes, another one publishes
         self._mine: deque[_Digest] = deque(maxlen=_KEPT)
         self._heard = b""
         self._other: _Told | None = None
 
     def note(self, step: int, batch: Any) -> None:
-        """Note the batch of a global step, if it is its turn; asks nobody."""
+        """Note the batch of a global step, if it is its turn; sends no request."""
         if step % self._every:
             return
         digest = batch_digest(batch)
@@ -82,10 +85,12 @@ class Replicas:
             self._mine.append(_Digest(number, step, chained))
 
     def exchange(self) -> bool:
-        """Tell what this process was given, or hear what another one told: one request. Return whether it was told.
+        """Publish this process's digests, or read another one's: one request.
+
+        Returns whether they were published.
 
         Raises:
-            LoaderError: Another replica was given another batch; both are named. Or the store is gone.
+            LoaderError: Another replica got another batch; both are named. Or the store is gone.
         """
         with self._lock:
             mine = list(self._mine)
@@ -99,7 +104,7 @@ class Replicas:
         return there == told
 
     def exchange_last(self) -> None:
-        """Hear what was told last, and leave what this process was given for those that come later."""
+        """Read the last published digests, and publish those of this process."""
         if not self.exchange():
             self.exchange()
 
@@ -121,7 +126,7 @@ class Replicas:
 
 
 def batch_digest(batch: Any) -> str:
-    """Return 16 hexadecimal digits of all that is in a batch, tensors by their bytes.
+    """Return 16 hexadecimal digits of a batch, of tensors by their bytes.
 
     Example:
         >>> one = {"x": torch.ones(2), "y": ["a"]}
@@ -153,7 +158,10 @@ _ITEM_BITS, _SKIP_BITS = 36, 26
 _FAILED = 1 << (_ITEM_BITS + _SKIP_BITS)
 
 _TURN = 1.25
-"""Intervals after which each rank has asked, for none is longer by more than a fifth."""
+"""Intervals after which each rank has sent a request.
+
+No interval is longer by more than a fifth.
+"""
 
 
 logger = logging.getLogger("torchdata_ais")
@@ -167,16 +175,16 @@ class Counted(NamedTuple):
 
 
 class JobCounts:
-    """One rank's part in what the job counts.
+    """Counts of one rank, added to those of the job.
 
     Args:
         ranks: The ranks, and their store.
-        counts: Returns what this rank has counted so far, of each thing that is counted by the job; called in a thread.
+        counts: Returns this rank's counts so far, one for each count of the job; called in a thread.
         replicas: Compares batches with the processes that get the same, if there are any.
 
     Attributes:
         job: The same of all ranks, as of the last request.
-        before: The same as of the one before: the others have told since then what they saw until then.
+        before: The job's counts as of the request before. Since then the others have reported theirs up to that time.
         ranks: How many there are.
     """
 
@@ -201,7 +209,9 @@ class JobCounts:
         self._turn = threading.Lock()
 
     def running(self, epoch: int) -> AbstractContextManager[None]:
-        """Ask now and then while the context lasts, first whether the others are in the same epoch.
+        """Exchange counts while the context lasts.
+
+        The first request checks that the others are in the same epoch.
 
         Args:
             epoch: That of this rank.
@@ -210,18 +220,22 @@ class JobCounts:
         return meanwhile(partial(self._run, epoch), "rank-counts", LEAST_S)
 
     def exchange_next(self) -> None:
-        """Tell what is new of one thing, and hear of the others: one request; the next time of the next thing.
+        """Exchange one count with the job: one request.
+
+        The next call has the next count.
 
         Raises:
             LoaderError: Another rank has failed, or was given other batches; or the store is gone.
         """
-        with self._turn:  # what two threads tell at once would be counted twice
+        with self._turn:  # two simultaneous reports would be counted twice
             turn = self._turns[0]
             self._turns.rotate(-1)
             turn()
 
     def exchange_last(self) -> None:
-        """Tell and hear all at the end of an epoch; that the store is gone does not end the training.
+        """Exchange all counts at the end of an epoch.
+
+        A store that is gone does not end the training.
 
         Raises:
             LoaderError: Another rank has failed, or was given other batches.
@@ -231,7 +245,7 @@ class JobCounts:
         self._ranks.raise_heard()
 
     def exchange_again(self) -> None:
-        """After `exchange_last`: hear what the others have told since, when each of them has had its turn.
+        """After `exchange_last`: read what the others have reported since.
 
         Raises:
             LoaderError: Another rank has failed, or was given other batches.
@@ -251,6 +265,7 @@ class JobCounts:
         now = mine[number] if mine else Counted()
         before = self._told[number]
         items, skipped = max(0, now.items - before.items), max(0, now.skipped - before.skipped)
+        # One number has both counts, so that one request adds and reads both.
         total = self._ranks.add(f"counted/{number}", items + (skipped << _ITEM_BITS))
         self._told[number] = now
         if total & _FAILED:
@@ -263,7 +278,7 @@ class JobCounts:
             )
 
     def tell_failure(self) -> None:
-        """Let the other ranks look why this one has failed, with their next request."""
+        """Show the other ranks, at their next request, why this one failed."""
         with contextlib.suppress(LoaderError):
             # A second rank that fails takes the bit away again: it adds twice.
             while not self._is_failure_told:

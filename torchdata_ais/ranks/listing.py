@@ -33,13 +33,13 @@ _LONG = 10_000  # strings in a list: fewer are 2 MB at most
 
 
 class Table(msgspec.Struct):
-    """What one source of a pipe gives, in order.
+    """The rows of one source of a pipe, in order.
 
     Attributes:
         name: Which source.
-        rows: What it gives.
+        rows: Its rows.
         listed: Whether it came from a listing, so that one rank's can serve all.
-        told: Whether it is what a lister was told, and not what is there.
+        told: Whether it is a lister's arguments, and not its result.
         parts: For a lister, the key of each of its sources and the number of its rows.
     """
 
@@ -51,13 +51,12 @@ class Table(msgspec.Struct):
 
 
 class Listing:
-    """What the sources of a pipe give, the nearest source first.
+    """The rows of all sources of a pipe, the nearest source first.
 
     Attributes:
-        tables: One a source, and for a lister one more: what it was told to list. For the comparison only.
+        tables: One a source, and for a lister one more: its arguments. For the comparison only.
         shards: How many they name together; 0 if that is not known of all.
-        digest: Tells this data from other data, whatever cluster it lies on; empty where the pipe has no source
-            that is known.
+        digest: Identifies this data, independent of its cluster; empty where the pipe has no known source.
     """
 
     def __init__(
@@ -85,13 +84,16 @@ class Listing:
         return [urls for urls, _ in self._given] + [urls for urls in self._lists if urls is not None]
 
     def compared(self) -> Listing:
-        """Forget what only the comparison needs; return this listing."""
+        """Drop the fields that only the comparison needs; return this listing."""
         self.tables = []
         return self
 
     @contextlib.contextmanager
     def on(self, pipe: IterDataPipe[Any]) -> Iterator[None]:
-        """Have the listers of `pipe` give this while the context lasts; long lists of URLs in it are packed."""
+        """Make the listers of `pipe` yield this listing while the context lasts.
+
+        Long lists of URLs in it are packed.
+        """
         wrappers = [(wrapper, wrapper.iterable) for wrapper in _lists_read(pipe)]
         self.give(pipe)
         try:
@@ -103,7 +105,7 @@ class Listing:
                 wrapper.iterable = items
 
     def give(self, pipe: IterDataPipe[Any]) -> None:
-        """Have the listers of `pipe`, or of a copy of it, give this instead of listing."""
+        """Make the listers of `pipe`, or of a copy, yield this listing."""
         for lister, given in zip(_listers(pipe), self._given, strict=True):
             lister.give(*given)
         for wrapper, packed in zip(_lists_read(pipe), self._lists, strict=True):
@@ -112,7 +114,7 @@ class Listing:
 
 
 def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) -> Listing:
-    """Return what the sources of `pipe` give.
+    """Return the rows of the sources of `pipe`.
 
     Args:
         pipe: The last stage.
@@ -149,7 +151,10 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
 
 
 def compare_indexes(pipe: IterDataPipe[Any]) -> None:
-    """Compare the indexes of `pipe` that nobody proved by reading with what is stored; one rank does that for all."""
+    """Compare unverified indexes of `pipe` with what is stored.
+
+    They were not proved by reading. One rank compares for all.
+    """
     for stage in upstream(pipe):
         if isinstance(stage, AISSampleReader):
             stage.compare_with_listing()
@@ -174,7 +179,10 @@ def _listers(pipe: IterDataPipe[Any]) -> list[AISSourceLister]:
 
 
 def _lists_read(pipe: IterDataPipe[Any]) -> list[Any]:
-    """Return the pipes over lists that a stage reads the shards of, with nothing between them that looks at items."""
+    """Return the pipes over shard lists that a stage reads directly.
+
+    Nothing between them looks at items.
+    """
     found = [
         _behind_order(source)
         for stage in upstream(pipe)
@@ -210,7 +218,10 @@ def _sources(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
 
 
 def _items(pipe: IterDataPipe[Any]) -> Sequence[Any] | None:
-    """Return all that a pipe gives to all workers together; None where that cannot be seen without iterating it."""
+    """Return all items of a pipe for all workers together.
+
+    None where that cannot be known without iterating it.
+    """
     pipe = _behind_order(pipe)
     if isinstance(pipe, IterableWrapper) and isinstance(pipe.iterable, (list, tuple, range, PackedURLs)):
         return cast("Sequence[Any]", pipe.iterable)  # `PackedURLs` is one in all but its type
@@ -218,7 +229,7 @@ def _items(pipe: IterDataPipe[Any]) -> Sequence[Any] | None:
 
 
 def _text(item: Any) -> str:
-    """Return what an item of a list of shards is, as far as it has a text that is the same in every process."""
+    """Return the text of an item of a shard list, if equal in every process."""
     if isinstance(item, Mapping) and isinstance(item.get("url"), str):
         item = item["url"]
     if isinstance(item, (str, Path)):
@@ -227,7 +238,10 @@ def _text(item: Any) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a URL without what differs between the ranks and between the days: the cluster's address."""
+    """Return a URL without the cluster's address.
+
+    That differs between the ranks and between the days.
+    """
     if text.startswith(OURS):
         return text[len(OURS) :]
     start = text.find(_OBJECTS) if text.startswith(("http://", "https://")) else -1
@@ -240,9 +254,10 @@ def rows_of(texts: Iterable[str]) -> list[Row]:
 
 
 def identities(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield what makes two rows the same: name, size, and in a bucket of AIStore's own checksum or version.
+    """Yield the fields that identify a row: name, size, checksum or version.
 
-    Of a bucket behind AIStore they are known only once an object was read: that is no difference.
+    The last two only in a bucket of AIStore's own. For a remote bucket they are known only once an object was read, so
+    a lack of them makes no difference.
     """
     for text, size, version, checksum in rows:
         name = _name(text)
@@ -251,7 +266,7 @@ def identities(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def digest_of(lines: Iterable[str]) -> str:
-    """Return 32 hexadecimal digits that tell one series of lines from another."""
+    """Return a hash of 32 hexadecimal digits of a series of lines."""
     state = xxhash.xxh3_128()
     for line in lines:
         state.update(line.encode())
@@ -260,7 +275,7 @@ def digest_of(lines: Iterable[str]) -> str:
 
 
 def shown(name: str) -> str:
-    """Return a name as a reader knows it: ``ais://bucket/name``, and nothing secret."""
+    """Return a name for people: ``ais://bucket/name``, without secrets."""
     try:
         return parse_url("http://h" + name).uri if name.startswith(_OBJECTS) else redact(name)
     except UsageError:
@@ -268,7 +283,7 @@ def shown(name: str) -> str:
 
 
 _TRAVERSING = threading.Lock()
-"""torch looks at one graph at a time, and raises in a second thread that tries."""
+"""Lock around torch's graph traversal, which raises in a second thread."""
 
 os.register_at_fork(
     before=_TRAVERSING.acquire, after_in_parent=_TRAVERSING.release, after_in_child=_TRAVERSING.release
@@ -278,7 +293,7 @@ os.register_at_fork(
 def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
     """Make `pipe` the `instance`-th of `number` in this process.
 
-    What another loader left in its sharding filters is taken out first: torch refuses to mix kinds of splits.
+    Splits of another loader are removed from its sharding filters first: torch refuses to mix kinds of splits.
     """
     for stage in upstream(pipe):
         if isinstance(stage, ShardingFilter):
@@ -292,7 +307,7 @@ def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
 
 
 def number_ranks_first(stages: Iterable[Any]) -> None:
-    """Number the instances of the filters that were split over ranks and workers: ranks first.
+    """Number the filter instances split over ranks and workers, ranks first.
 
     torch numbers the workers of rank 0 first: with 6 shards over 2 ranks of 2 workers rank 0 would get 4 of them.
     """

@@ -1,8 +1,8 @@
 """Rendezvous of ranks at the start of a loader.
 
-Over the store of torch.distributed alone. Rank 0 lists, and says what it was told and has found; the others compare
-that with what they were told, take its listing (or, where that is large, make their own and compare), and answer;
-rank 0 says what came of it. So every rank knows before its first sample.
+It uses only the store of torch.distributed. Rank 0 lists, and publishes its arguments and its listing. The others
+compare the arguments with theirs, and take the listing or, where it is large, make and compare their own. They answer,
+and rank 0 publishes the result. So every rank knows it before its first sample.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ from torchdata_ais.ranks.listing import (
 from torchdata_ais.store.objects.packed_urls import Row
 
 SHARED_BYTES = 4 << 20
-"""The largest listing, compressed, that is handed on; a larger one every rank makes for itself."""
+"""Largest compressed listing that is sent; above it every rank lists."""
 
 _BUCKETS = 4096
-_DETAILS = 8  # buckets in which rank 0 is asked to look for the difference
+_DETAILS = 8  # buckets of which rank 0 is requested to send details
 _SHOWN = 3
 
 logger = logging.getLogger("torchdata_ais")
 
 
 class _Summary(msgspec.Struct):
-    """A table too large to hand on: what tells whether another is the same, and about where it differs.
+    """A table too large to send: a digest for comparison.
+
+    It also shows about where two tables differ.
 
     Attributes:
         buckets: For each group of names, the sum of the digests of their rows: 8 bytes each.
@@ -63,14 +65,14 @@ class _Summary(msgspec.Struct):
 
 
 class _Hello(msgspec.Struct):
-    """What rank 0 says."""
+    """Message of rank 0."""
 
     tables: list[Table] | None = None
     summaries: list[_Summary] | None = None
 
 
 class _Answer(msgspec.Struct):
-    """What another rank says: whether it agrees, or which rows to look at."""
+    """Answer of another rank: it agrees, or requests details of some rows."""
 
     texts: list[str] = []
     changed: bool = False
@@ -86,12 +88,12 @@ _answer = msgspec.msgpack.Decoder(_Answer)
 def begin_together(
     pipe: IterDataPipe[Any], world: World, settings: dict[str, Any], timeout_s: float
 ) -> tuple[Listing, Ranks | None]:
-    """List what `pipe` reads, the same on all ranks.
+    """List the sources of `pipe`, the same on all ranks.
 
     Args:
         pipe: The last stage.
         world: The ranks.
-        settings: What else must be the same on all of them, by the name of the argument.
+        settings: Other arguments that must be the same on all of them, by name.
         timeout_s: How long to wait for a rank that does not come.
 
     Returns:
@@ -137,11 +139,11 @@ def begin_together(
 
 
 def end_together(world: World, error: Exception, timeout_s: float) -> None:
-    """Tell the other ranks, which begin or will, of an error that keeps this one from it.
+    """Report an error that keeps this rank from starting to the other ranks.
 
     Args:
         world: The ranks.
-        error: What came here.
+        error: The error of this rank.
         timeout_s: As for `begin_together`.
     """
     ranks = join_ranks(world, timeout_s)
@@ -165,7 +167,7 @@ def _lead(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
         hello = _packed(_Hello(summaries=[_summary(table) for table in tables]))
     ranks.tell("data", hello)
     answers = ranks.hear({rank: f"answer/{rank}" for rank in range(1, ranks.world_size)})
-    ranks.tell("data", b"")  # nobody reads it any more, and it may be large
+    ranks.tell("data", b"")  # no rank reads it any more, and it may be large
     texts: list[str] = []
     changed = False
     for rank, packed in answers.items():
@@ -216,7 +218,7 @@ def _follow(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing
 
 
 def _obey(verdict: dict[str, Any]) -> None:
-    """Raise what rank 0 has found, if anything."""
+    """Raise the difference that rank 0 has found, if any."""
     if not verdict["texts"]:
         return
     more = f", and so do {verdict['more']} ranks more" if verdict["more"] else ""
@@ -293,18 +295,18 @@ def _packed(value: msgspec.Struct) -> bytes:
 
 
 _TOGETHER = 64  # so many ranks may begin at once
-_STARTS_A_SECOND = 500.0  # workers whose first requests a cluster takes beside its other work
+_STARTS_A_SECOND = 500.0  # workers whose first requests a cluster serves next to its other work
 _LONGEST_S = 30.0
 
 
 def spread_of(processes: int, workers: int, given_s: float | None = None) -> float:
-    """Return over how many seconds the ranks of a job begin.
+    """Return over how many seconds the ranks of a job start.
 
     Args:
-        processes: How many begin.
+        processes: How many start.
         workers: Workers of each.
-        given_s: What the program says; None: nothing for up to 64 ranks, else as long as 500 workers begin a second,
-            30 s at most.
+        given_s: The program's value. None: 0 for up to 64 ranks, else the time in which all workers start at 500 a
+            second, 30 s at most.
 
     Example:
         >>> spread_of(64, 8), spread_of(1000, 8), spread_of(10_000, 8), spread_of(10_000, 8, given_s=2.0)
@@ -316,7 +318,9 @@ def spread_of(processes: int, workers: int, given_s: float | None = None) -> flo
 
 
 def delay_of(process: int, processes: int, spread_s: float) -> float:
-    """Return how many seconds the process waits: the first none, the last nearly all.
+    """Return the delay of one process in seconds: 0 for the first one.
+
+    That of the last one is nearly the whole time.
 
     Example:
         >>> [delay_of(process, 4, 10.0) for process in range(4)]
@@ -326,7 +330,7 @@ def delay_of(process: int, processes: int, spread_s: float) -> float:
 
 
 def wait_for_turn(world: World, workers: int, given_s: float | None, ranks: Ranks | None) -> None:
-    """Wait until this process may begin; the others hear meanwhile that it lives."""
+    """Wait until this process may start; heartbeats are sent meanwhile."""
     process, processes = world.members
     delay_s = delay_of(process, processes, spread_of(processes, workers, given_s))
     if delay_s > 0:

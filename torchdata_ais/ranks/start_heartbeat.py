@@ -1,8 +1,8 @@
 """Heartbeat between the creation of a loader and its first step.
 
-Ranks meet when they begin to iterate. Before that one may be killed, end with an error of its program, or have a
-state refused, and the others would wait for it as long as they wait for a slow one. So from the making of a loader to
-its beginning a thread gives signs of life, beside whatever the program does, and those who wait look for them.
+Ranks meet when they start to iterate. Before that one may be killed, end with an error of its program, or have a state
+refused. The others would wait for it as long as for a slow one. So a thread sends heartbeats from the creation of a
+loader to its start, and waiting ranks check them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def usual_interval(ranks: int) -> float:
 
 
 def interval_of(rank: int, ranks: int) -> float:
-    """Return how many seconds a rank lets pass between two requests: 1 to 10, and up to a fifth more or less.
+    """Return the seconds between two requests of a rank: 1 to 10.
+
+    Up to a fifth more or less at random.
 
     Example:
         >>> 0.8 <= interval_of(0, 8) <= 1.2, 8 <= interval_of(17, 10000) <= 12
@@ -53,14 +55,19 @@ def interval_of(rank: int, ranks: int) -> float:
 
 
 SILENT_S = 10.0
-"""A rank that has begun and gives no sign of life for so long is held to be dead."""
+"""Silence after which a started rank counts as dead."""
 UNHEARD_S = 30.0
-"""Likewise one that has made its loader. It is long: a function of the program that keeps Python's lock, such as
-unpickling, holds the signs up."""
+"""Silence after which a rank with a loader not yet started counts as dead.
+
+It is long: a function of the program that holds Python's lock, such as unpickling, delays heartbeats.
+"""
 GRACE_S = 5.0
-"""How long the others wait for a rank that has told of an error: its program may catch it and go on."""
+"""Time the others wait after a rank reports an error.
+
+Its program may catch the error and continue.
+"""
 _NAMED_S = 30.0
-"""When the log says who is waited for."""
+"""Waiting times after which the log names the missing ranks."""
 _SAID_S = 1.0
 _TEXT_LIMIT = 16 << 10
 
@@ -68,23 +75,31 @@ logger = logging.getLogger("torchdata_ais")
 
 
 def _here(rank: int) -> str:
-    """Return the name under which a rank gives signs of life before it begins; the value is empty where it has."""
+    """Return the key of a rank's heartbeats before it starts.
+
+    The value is empty once it has started.
+    """
     return f"torchdata_ais/here/{rank}"
 
 
 def _trouble(rank: int) -> str:
-    """Return the name under which a rank says why it may not begin; the value is empty where it goes on."""
+    """Return the key under which a rank reports why it may not start.
+
+    The value is empty where it continues.
+    """
     return f"torchdata_ais/trouble/{rank}"
 
 
 def take_back(rank: int, has: Callable[..., bool], tell: Callable[[str, str], object]) -> None:
-    """Take back what `rank` has said about an error before: it begins a loader."""
+    """Withdraw an error that `rank` reported before: it starts a loader."""
     if has(_trouble(rank)):
         tell(_trouble(rank), "")
 
 
 class Presence:
-    """Signs of life of this rank, from the making of a loader until it begins, is closed, or is forgotten.
+    """Heartbeats of this rank, from the creation of a loader to its start.
+
+    They also end when the loader is closed or forgotten.
 
     Args:
         loader: The loader; it is not kept alive.
@@ -102,18 +117,18 @@ class Presence:
         self._at_end = Finalize(loader, self._over, exitpriority=10)
 
     def failed(self, error: BaseException) -> None:
-        """Let the others know of an error that came before the loader began; the program may still go on."""
+        """Report an error from before the start; the program may still continue."""
         self._troubled = True
         self._say(json.dumps({"text": _text_of(error), "over": False}))
 
     def goes_on(self) -> None:
-        """Take back what `failed` has said."""
+        """Withdraw the report of `failed`."""
         if self._troubled:
             self._troubled = False
             self._say("")
 
     def end(self) -> None:
-        """Give no more signs of life: the loader begins, or is closed."""
+        """Stop the heartbeats: the loader starts, or is closed."""
         self._at_end.cancel()
         self._say(None)
 
@@ -126,7 +141,10 @@ class Presence:
         self._say(None)
 
     def _say(self, word: str | None) -> None:
-        """Have the thread tell a word, or end; wait a moment for it, for this process may end now."""
+        """Make the thread send a message or end; wait a moment for it.
+
+        This process may end now.
+        """
         said = threading.Event()
         if self._thread.is_alive():
             self._words.put((word, said))
@@ -138,7 +156,7 @@ class Presence:
         every = interval_of(self._rank, self._ranks)
         with contextlib.suppress(
             RuntimeError, OSError
-        ):  # the store is gone: the loader meets it, and says so
+        ):  # the store is gone: the loader gets the error and reports it
             if self._store.check([trouble]):
                 self._store.set(trouble, "")
             while True:
@@ -153,12 +171,12 @@ class Presence:
 
 
 class WaitedFor:
-    """Ranks that are waited for, and what is heard of them.
+    """Ranks that are waited for, and their heartbeats.
 
     Args:
         rank: This rank, which waits.
-        prefix: Of the names of its loader in the store.
-        known: Returns, by rank, what the store has under a name of each rank.
+        prefix: Of its loader's keys in the store.
+        known: Returns, by rank, the value of each rank's key in the store.
     """
 
     def __init__(
@@ -170,10 +188,10 @@ class WaitedFor:
         self._named = False
 
     def look_after(self, ranks: Sequence[int]) -> None:
-        """Look what there is to hear of `ranks`.
+        """Check the heartbeats of `ranks`.
 
         Raises:
-            LoaderError: One of them does not come; names it and says why.
+            LoaderError: One of them does not come; the message has its name and the reason.
         """
         begun = self._known({rank: f"{self._prefix}/alive/{rank}" for rank in ranks})
         for rank, told in begun.items():
@@ -197,7 +215,7 @@ class WaitedFor:
             logger.warning("rank %d waits for %s to begin this loader", self._rank, named(absent))
 
     def _look_at_trouble(self, rank: int, trouble: str) -> None:
-        """Raise if a rank that has told of an error will not begin."""
+        """Raise if a rank that has reported an error will not start."""
         said = json.loads(trouble)
         if said["over"]:
             raise self._error(rank, f"rank {rank} ended before it began this loader", said["text"])

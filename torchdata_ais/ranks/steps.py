@@ -1,7 +1,8 @@
-"""How many ranks have a next step: counted over the store, one step ahead, in a thread beside the batches.
+"""Count of the ranks that have a next step, one step ahead, in a thread.
 
-A step costs a rank two requests: it adds itself to a number that all share, and asks for what came of it, which the
-store answers when the last rank has added itself and said so. That rank also forgets the step before.
+The count needs only the store. A step costs a rank two requests: it adds itself to a number that all share, and
+requests the result. The store answers when the last rank has added itself and published it. That rank also deletes the
+key of the step before.
 """
 
 from __future__ import annotations
@@ -23,22 +24,27 @@ from torchdata_ais.ranks.heartbeat import LifeSigns
 from torchdata_ais.ranks.start_heartbeat import interval_of
 
 _ENDED = 1 << 40
-"""Added once by each rank that has no step any more, on top of a one for each question."""
+"""Added once by each rank that has no further step.
+
+It comes on top of the one for each question.
+"""
 
 _LOOK_S = 0.2
 _EXPLAINED_S = 3.0
 _POLL_S, _POLL_GROWTH = 0.001, 1.25
-"""How soon a store that no second connection can be made to is asked again: after a quarter of what was waited."""
+"""First polling interval and its growth, without a second connection."""
 
 _LEFT = "left"
 
 
 class StepVotes:
-    """This rank's part in asking, step by step, how many ranks have one more: a context, for one epoch.
+    """Step-by-step requests of this rank for the number of ranks with a step.
+
+    A context, for one epoch.
 
     Args:
         ranks: The ranks, and their store.
-        number: That of the epoch among those of this loader that asked.
+        number: That of the epoch among those of this loader that count steps.
 
     Attributes:
         ranks: How many there are.
@@ -62,7 +68,10 @@ class StepVotes:
         return self
 
     def ask(self, answer: bool) -> None:
-        """Say whether this rank has a next step. No process may be forked from now on."""
+        """Report whether this rank has a next step.
+
+        No process may be forked from now on.
+        """
         if not self._has_begun:
             self._has_begun = True
             self._running.enter_context(self._signs.beating(lambda: self._asked))
@@ -72,7 +81,7 @@ class StepVotes:
         self._has_ended = not answer
 
     def count(self) -> int:
-        """Return how many ranks have the step that was asked about; waits for the last of them.
+        """Return how many ranks have the requested step; wait for the last one.
 
         Raises:
             LoaderError: Another rank failed, died or has left the epoch; or the store is gone.
@@ -102,7 +111,10 @@ class StepVotes:
         return int(told)
 
     def _explain(self, rank: int) -> None:
-        """Raise why `rank` takes no more steps: it has failed, or its loop has ended."""
+        """Raise the reason why `rank` takes no more steps.
+
+        It has failed, or its loop has ended.
+        """
         deadline = time.monotonic() + _EXPLAINED_S
         while time.monotonic() < deadline:
             self._ranks.check()
@@ -117,6 +129,7 @@ class StepVotes:
     def _exchange(self) -> None:
         try:
             store, blocks = own_connection(self._ranks.calls.store)
+            # Each rank adds 1 a step, so the last one of step n finds world_size * (n + 1), and publishes the answer.
             for number in itertools.count():
                 question = self._questions.get()
                 if question is None:
@@ -133,11 +146,11 @@ class StepVotes:
             self._answers.put(error)
 
     def _tell(self, store: Any, number: int, ended: int) -> str:
-        """Tell the others what came of a question; return it."""
+        """Publish the answer to a question; return it."""
         mine = f"{self._ranks.world_size - ended} {self._ranks.rank}"
         told = bytes(store.compare_set(self._key(number), "", mine)).decode()
         if number:
-            store.delete_key(self._key(number - 1))  # all have asked again, and so have heard it
+            store.delete_key(self._key(number - 1))  # all have requested it again, and so have read it
         return told
 
     def _key(self, name: object) -> str:
@@ -159,11 +172,12 @@ class StepVotes:
 
 
 def _waited_for(store: Any, key: str, blocks: bool) -> str:
-    """Return what stands under `key`; when this rank leaves, that does, too."""
+    """Return the value of `key`; the wait ends when this rank leaves."""
     pause_s = _POLL_S
     while not blocks and not store.check([key]):
         time.sleep(pause_s)
         pause_s = min(_POLL_GROWTH * pause_s, _LOOK_S)
+    # A call may end at the connection's time limit, after BLOCKS_S: then it is repeated. An earlier error is real.
     while True:
         begin = time.monotonic()
         try:

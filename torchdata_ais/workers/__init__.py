@@ -1,30 +1,19 @@
-"""Worker processes: what runs in them, the channels between them, and who speaks when. No torchdata in here.
+"""Worker processes: their loop, their channels and their protocol. No torchdata in here.
 
 ::
 
-    pool          the main process's hold on its processes: start, reset, take items, pause, stop
-    yielding_lock what is held while items are taken, and given up to another thread that wants it
-    telling       what workers tell beside their items: counts, records, what they are doing
-    process       one of them as the main process sees it: what it sent, whether it lives, how it ended
-    job           what a process is started with; `Part` is what a loader brings: the pipe, and how it begins an epoch
-    worker        the process itself, from its start to its end
-    signals       what the main process handles stays with it
-    producer      its loop: iterate the pipe, send items in turn
-    outlet        a consumer of them, as far as there is credit
-    receivers     the pipes that stand where the graph was cut and give the items of the other side
-    hooks         what a pipe may have to hear of epochs, and to send something along with its items
+    pool          the worker processes of one loader: start, reset, take items, pause, stop, query
+    process       one of them in the main process: its messages, its end, and its start arguments (`Job`, `Part`)
+    producer      the loop of a worker: iterate the pipe, send items in turn to consumers with credit
+    heartbeat     detection of stopped processes and of items that take too long
     channel       messages over a socket pair, never blocking without watching the other side
-    pickling      objects <-> bytes and file descriptors; tensors and large buffers in shared memory
-    memory        that memory, used again when the receiver has done with it
-    failure       an exception as data: caught in one process, raised again in another
-    counts        what a worker tells of its pipe's statistics
-    pulse, stall  whether a process still runs; whether an item takes too long, and in which stage
-    ordered_pool  a function in several processes, results in order: for writing and indexing, without torch
+    pickling      objects <-> bytes and file descriptors; exceptions as data
+    memory        shared memory for tensors and large buffers, used again after the receiver
 
-Flow control is by credit: a process may send as many items as it was given credit for, and credit is given back as
-items are taken. That bounds what is under way, and needs no thread in the main process.
+Flow control is by credit: a process may send as many items as it has credit for, and gets new credit as items are
+taken. That bounds the items under way, and needs no thread in the main process.
 
-Who waits for an item sleeps in the kernel until it comes or a process ends, and looks twice a second whether those it
-waits for give signs of life. Only what cannot wake anybody is asked again and again, with growing pauses of at most
-50 ms: the store of torch.distributed and its collectives, and a process that is to end.
+A process that waits for an item sleeps in the kernel until it comes or a process ends, and checks twice a second that
+the others are alive. Polling, with growing pauses of at most 50 ms, remains where nothing can wake the process: the
+store of torch.distributed and its collectives, and a process that is to end.
 """

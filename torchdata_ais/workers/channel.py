@@ -1,8 +1,8 @@
-"""Messages over a socket pair: small, in order, with file descriptors, and never lost half-way in silence.
+"""Messages over a socket pair: small, in order, with file descriptors.
 
-A message is a fixed header, a payload, and the descriptors that belong to it. Reading never blocks; writing blocks
-only while the other side is alive. A channel is closed by `hang_up`, which the other side sees as the end of the
-stream even if some forked process still holds a copy of the socket.
+A message is a fixed header, a payload, and the descriptors that belong to it. A loss within a message raises. Reading
+never blocks. Writing blocks only while the other side is alive. A channel is closed by `hang_up`, which the other side
+sees as the end of the stream even if some forked process still holds a copy of the socket.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HungUpError(Exception):
 
 
 class Kind(IntEnum):
-    """What a message says."""
+    """Kinds of messages."""
 
     # towards the process that produces
     RESET = 1
@@ -51,7 +51,7 @@ class Kind(IntEnum):
 
     # towards the process that consumes
     BEGIN = 16
-    """An epoch has begun: whatever belongs to an older one is over."""
+    """Start of an epoch; all of older epochs is over."""
     ITEM = 17
     """One item."""
     TAGGED = 18
@@ -61,15 +61,15 @@ class Kind(IntEnum):
     FAILED = 20
     """The pipe raised in this epoch."""
     BROKEN = 21
-    """The process cannot go on at all, in whatever epoch."""
+    """The process cannot continue, in any epoch."""
     ANSWER = 22
     """PAUSE, RESUME or LIMIT is done."""
     STATS = 23
-    """What the pipe has counted so far, in all epochs."""
+    """The pipe's counts so far, of all epochs."""
 
 
 class Message(NamedTuple):
-    """A message as it arrived; nothing in it is unpickled until asked for."""
+    """A message as it arrived; its content is unpickled on request only."""
 
     kind: Kind
     epoch: int
@@ -101,7 +101,10 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """Return this process's end, and a socket for the other process to make its `Channel` of."""
+        """Return this process's end, and the socket for the other process.
+
+        The other process makes its `Channel` from it.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return cls(ours), theirs
 
@@ -118,7 +121,7 @@ class Channel:
     ) -> None:
         """Send one message and close its descriptors.
 
-        Blocks while the socket is full. `alive` is asked about twice a second then, and False ends the wait.
+        Blocks while the socket is full. `alive` is called about twice a second then, and False ends the wait.
 
         Raises:
             HungUpError: The other side is gone, or has hung up.
@@ -170,7 +173,7 @@ class Channel:
 
         Raises:
             EOFError: The other side is gone, or hung up.
-            LoaderError: This process has no file descriptors left for what was sent.
+            LoaderError: This process has no file descriptors left for the message.
         """
         while True:
             message = self._parse()
@@ -215,13 +218,13 @@ class Channel:
         return Message(Kind(kind), epoch, value, packed)
 
     def hang_up(self) -> None:
-        """End the connection for both sides and all copies of the socket, and close this one."""
+        """End the connection for all copies of the socket, and close this one."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self.close()
 
     def close(self) -> None:
-        """Close this process's copy of the socket, and what arrived and was not taken."""
+        """Close this process's copy of the socket, and messages not taken yet."""
         self._sock.close()
         while self._fds:
             os.close(self._fds.popleft())

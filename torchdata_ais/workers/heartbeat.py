@@ -1,10 +1,10 @@
 """Heartbeat of a process, and detection of stalled pipes.
 
-A process that is stopped, swapped out or held in one call of a native library cannot say so: its own watch stands still
-with it. So each worker advances a counter in shared memory from a thread of its own, and whoever waits looks whether
-it moves. A slow worker's counter moves; what takes too long there is for its `Watchdog` to say.
+A process that is stopped, swapped out or held in one call of a native library cannot report it: its own watch stops
+with it. So a thread of each worker advances a counter in shared memory, and waiting processes check that it moves. A
+slow worker's counter moves. Its `Watchdog` reports slow items.
 
-Time is counted in waits that ended without an answer, not read from a clock: a waiting process that was stopped itself
+Time is counted in waits that ended without an answer, not read from a clock. A waiting process that was stopped itself
 has waited no longer for that.
 """
 
@@ -33,16 +33,19 @@ from torchdata_ais.pipes.base.torch_stages import stage_at_work, stage_of
 from torchdata_ais.pipes.base.upstream import upstream
 
 GRACE_S = 2.0
-"""How much longer than `stall_after` to wait: a worker that can say what is wrong says more."""
+"""Wait after `stall_after` for the worker's own, more detailed report."""
 
 _START_S = 120.0
-"""How long a process may take to begin its pulse: Python and torch are imported first."""
+"""Longest start of a worker until its first heartbeat.
+
+Python and torch are imported first.
+"""
 
 _STOPPED_S = 30.0
 """Without `stall_after`: how long a stopped process is waited for."""
 
 _TELL_S = 10.0
-"""When a stopped process is named in the log."""
+"""Silence after which the log names a stopped process."""
 
 _STATES = {
     "T": "it is stopped (SIGSTOP)",
@@ -56,10 +59,10 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class Pulse:
-    """A counter in shared memory: made in the main process, advanced in the worker.
+    """A counter in shared memory, made here and advanced in the worker.
 
     Args:
-        stall_after: What it is to help to notice, in seconds.
+        stall_after: The time limit, in seconds, whose excess it helps to detect.
     """
 
     def __init__(self, stall_after: float) -> None:
@@ -68,7 +71,7 @@ class Pulse:
 
     @property
     def beats(self) -> int:
-        """How often it has beaten; 0 before the process is up."""
+        """Number of heartbeats; 0 before the process is up."""
         return int(self._count[0])
 
     def begin(self) -> None:
@@ -83,15 +86,15 @@ class Pulse:
 
 @dataclass(eq=False)
 class Patience:
-    """How long this process has waited in vain for another one.
+    """Time that this process has waited in vain for another one.
 
     Attributes:
         name: How errors name that process.
-        worker: Its number; None if it is no worker.
+        worker: Its number; None for other processes.
         pid: Its process id.
         stall_after: How long, in seconds, an item may take there. None: only a stopped process is an error.
         pulse: Its pulse, with `stall_after`.
-        silent_s: How long it has shown no sign of life.
+        silent_s: Seconds since its last heartbeat.
     """
 
     name: str
@@ -121,7 +124,7 @@ class Patience:
             raise self._error(state)
 
     def refuse_stopped(self) -> None:
-        """Raise `StallError` if the process is stopped, however short the wait was."""
+        """Raise `StallError` if the process is stopped, however short the wait."""
         if (state := _state_of(self.pid)) == "T":
             raise self._error(state)
 
@@ -154,7 +157,7 @@ class Patience:
 
 
 def _state_of(pid: int | None) -> str | None:
-    """Return the letter for the state of a process that `ps` shows, or None where there is no /proc."""
+    """Return the state letter that `ps` shows; None without /proc."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -166,14 +169,14 @@ _END: Any = object()
 
 @dataclass(eq=False)
 class Watchdog:
-    """Notices that an item takes too long, or a block of which it is the context manager.
+    """Detects an item, or a ``with`` block, that takes too long.
 
     Attributes:
         seconds: How long that may take; None watches nothing.
         process: How errors name this process.
         worker: Its number.
         fail: Called with the error, in another thread; None where nothing can end the wait: it is only logged.
-        pipe: What is iterated: errors say where in it the process stands.
+        pipe: The pipe that is iterated: errors contain the current stage.
     """
 
     seconds: float | None
@@ -205,7 +208,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Look after what this thread does within the block."""
+        """Watch this thread within the block."""
         if not self.seconds:
             yield
             return
@@ -246,7 +249,7 @@ class Watchdog:
 
 
 def where(pipe: IterDataPipe[Any] | None, frame: FrameType | None) -> tuple[str, dict[str, Any]]:
-    """Return which stage a thread is in, and which object or sample it is busy with.
+    """Return the stage of a thread, and the object or sample in progress.
 
     Args:
         pipe: The last stage.
@@ -256,12 +259,12 @@ def where(pipe: IterDataPipe[Any] | None, frame: FrameType | None) -> tuple[str,
     if stage is None:
         return "no stage of the pipe", {}
     places = (stage_of(part).busy_with() for part in upstream(stage))
-    # What a stage that is not ours has in hand came last out of the nearest of ours.
+    # The object of a foreign stage is the last output of the nearest stage of ours.
     return stage_of(stage).describe(), next(filter(None, places), {})
 
 
 def _stacks() -> str:
-    """Return what every thread of this process is doing."""
+    """Return the stack of every thread of this process."""
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)

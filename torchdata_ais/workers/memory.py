@@ -1,11 +1,11 @@
-"""Anonymous memory that goes to another process full and is filled again when it is free there.
+"""Anonymous memory shared with another process, and used again when free.
 
 Fresh memory costs more than what is copied into it: the kernel has to find every page, and to take it back. Written
 into memory that was used before, a batch of 64 images of 150 KB costs 12 us an image, into fresh memory 56 us. So a
-sender keeps its files, and the first byte of each says whether a receiver still uses it.
+sender keeps its files, and the first byte of each shows whether a receiver still uses it.
 
-What is to be sent may also be made in such memory from the start (`Lender.block`), and is then not copied at all. It is
-used again when the receiver has given it back and nobody here refers to it any more.
+A value may also be made in such memory from the start (`Lender.block`), and is then not copied at all. The memory is
+used again when the receiver has returned it and no object here refers to it any more.
 
 The file of one message: 64 bytes of header (state, length of the content), then the content.
 """
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEADER = 64
-"""Bytes before the content: as many as any element type has to be aligned to."""
+"""Bytes before the content: the largest alignment of an element type."""
 
 _HEAD = struct.Struct("<B7xQ")
 _FREE, _LENT, _KEPT = 0, 1, 2
@@ -40,8 +40,8 @@ class _File:
     """A file of the sender, and a view of its first page.
 
     Attributes:
-        block: What was made in it, as long as somebody refers to it.
-        sent: Whether that went to a receiver, who gives it back.
+        block: The array made in it, as long as an object refers to it.
+        sent: Whether that went to a receiver, which returns it.
     """
 
     block: weakref.ref[NDArray[np.uint8]] | None = None
@@ -60,7 +60,7 @@ class _File:
 
     @property
     def free(self) -> bool:
-        """Whether nobody uses it: no receiver, and nobody here."""
+        """Report whether it is free: used by no receiver and by no object here."""
         if self.head[0] == _KEPT or (self.block is not None and self.block() is not None):
             return False
         return self.head[0] == _FREE or (self.block is not None and not self.sent)
@@ -76,7 +76,7 @@ class _File:
 
     def map(self, size: int) -> NDArray[np.uint8]:
         """Return bytes of it to be filled here."""
-        if self._whole is None:  # kept: to map it anew costs a fault a page
+        if self._whole is None:  # kept: mapping it again costs a fault a page
             self._whole = mmap.mmap(self.fd, HEADER + self.capacity)
         content = np.frombuffer(self._whole, np.uint8, size, HEADER)
         self.block, self.sent = weakref.ref(content), False
@@ -92,7 +92,7 @@ class Lender:
     """The memory of one sending process.
 
     Memory:
-        What the receivers hold, what is being made, and up to 8 files that are free: about two batches more.
+        The files that receivers hold, those being filled, and up to 8 free ones: about two batches more.
     """
 
     def __init__(self) -> None:
@@ -102,12 +102,14 @@ class Lender:
         _lenders.add(self)
 
     def fill(self, content: memoryview) -> int:
-        """Return a descriptor, for the message to own, of memory that holds `content`.
+        """Return a descriptor of memory that holds `content`.
+
+        The message owns the descriptor.
 
         Raises:
             OSError: There are no more descriptors, or there is no more memory.
         """
-        with self._lock:
+        with self._lock:  # threads that send at the same time must not get the same free file
             file = self._take(len(content))
             try:
                 file.write(content)
@@ -119,10 +121,10 @@ class Lender:
             return fd
 
     def block(self, size: int) -> NDArray[np.uint8]:
-        """Return memory for what is to be sent: the first message that has it takes it along as it is.
+        """Return memory for a value that is sent without a copy.
 
-        Where descriptors or mappings have run out, it is memory like any other; so it is where it would lie in a file
-        of a disk, which may be full when it is written to.
+        The first message that contains the value takes this memory along. Ordinary memory is returned where
+        descriptors or mappings have run out, or where the files would be on a disk, which may be full at a write.
         """
         if not hasattr(os, "memfd_create"):
             return np.empty(size, np.uint8)
@@ -137,7 +139,9 @@ class Lender:
         return content
 
     def lend(self, address: int, size: int) -> int | None:
-        """Return a descriptor, for the message to own, of a `block` that is not sent yet; None if there is none.
+        """Return a descriptor of a `block` that is not sent yet, or None.
+
+        The message owns the descriptor.
 
         Raises:
             OSError: There are no more descriptors.
@@ -152,18 +156,21 @@ class Lender:
             return fd
 
     def keep_blocks(self) -> None:
-        """Use no block again that somebody here refers to."""
+        """Never reuse the blocks that objects of this process still refer to."""
         for file in self._files:
             if file.block is not None and file.block() is not None:
                 file.head[0] = _KEPT
 
     def close(self) -> None:
-        """Let go of all files; what is lent stays with those who have it."""
+        """Close all files; lent memory stays with its borrowers."""
         while self._files:
             self._files.pop().close()
 
     def _take(self, size: int) -> _File:
-        """Return a free file that fits well, or a new one, and part with those that are of no more use."""
+        """Return a free file that fits well, or a new one.
+
+        Files that are of no more use are closed.
+        """
         step = max(_STEP, 1 << max(0, size.bit_length() - 3))
         capacity = -(-size // step) * step  # pages that are never written to take no memory
         spare = [file for file in self._files if file.free]
@@ -178,7 +185,10 @@ class Lender:
 
 
 class _Borrowed(weakref.ref[NDArray[np.uint8]]):
-    """An array over memory that is borrowed, and the mapping to give back when nothing refers to the array."""
+    """An array over borrowed memory.
+
+    It has the mapping to give back when nothing refers to the array.
+    """
 
     __slots__ = ("whole",)
     whole: mmap.mmap
@@ -188,11 +198,14 @@ _lenders: weakref.WeakSet[Lender] = weakref.WeakSet()
 """Those of this process."""
 
 _borrowed: dict[int, _Borrowed] = {}
-"""What this process has borrowed, by identity."""
+"""Arrays that this process has borrowed, by identity."""
 
 _done: deque[Any] = deque()
-"""What nothing refers to any more. A method of it is the callback, not Python code: a Ctrl-C that arrived in such code
-would be printed and forgotten, for a callback cannot raise."""
+"""Arrays that nothing refers to any more.
+
+A method of it is the callback, not Python code: a Ctrl-C within Python code would be printed and forgotten, for a
+callback cannot raise.
+"""
 
 
 def borrow(fd: int) -> NDArray[np.uint8]:
@@ -210,7 +223,7 @@ def borrow(fd: int) -> NDArray[np.uint8]:
 
 
 def give_back_done() -> None:
-    """Give back what is borrowed and no longer in use."""
+    """Give back borrowed memory that is no longer in use."""
     while _done:
         try:
             borrowed = _done.popleft()
@@ -222,13 +235,19 @@ def give_back_done() -> None:
 
 
 def forget_all() -> None:
-    """Give nothing back any more: those who lent it are gone. Memory ends with the arrays over it."""
+    """Give nothing back any more, since the lenders are gone.
+
+    Memory ends with the arrays over it.
+    """
     _borrowed.clear()
     _done.clear()
 
 
 def _keep_all() -> None:
-    """A child is about to be forked that will see what is borrowed, or made, nobody knows for how long: keep it so."""
+    """Keep all memory that a child about to be forked will see.
+
+    This holds for borrowed and for own memory, since the end of its use is unknown.
+    """
     give_back_done()
     for borrowed in list(_borrowed.values()):
         borrowed.whole[0] = _KEPT
@@ -240,12 +259,12 @@ os.register_at_fork(before=_keep_all)
 
 
 def content_length(fd: int) -> int:
-    """Return the length of what a file holds."""
+    """Return the length of a file's content."""
     return int(_HEAD.unpack(os.pread(fd, _HEAD.size, 0))[1])
 
 
 def give_back(fd: int) -> None:
-    """Tell the sender that a file is free, for what was copied or is not wanted."""
+    """Mark a file as free for its sender: its content is copied or unused."""
     os.pwrite(fd, bytes([_FREE]), 0)
 
 

@@ -28,23 +28,29 @@ from torchdata_ais.pipes.base.policy import trimmed
 from torchdata_ais.workers.memory import HEADER, Lender, borrow, give_back
 
 _INLINE_BYTES = 32 << 10
-"""Longer pickles travel in memory of their own: messages stay small enough for the socket's buffer."""
+"""Pickle size above which it travels in shared memory.
+
+Messages stay small enough for the socket's buffer.
+"""
 
 _BUFFER_BYTES = 64 << 10
-"""Arrays of at least this size travel beside the pickle instead of inside it."""
+"""Array size from which its bytes travel outside the pickle."""
 
 _SMALL_BYTES = 4 << 10
-"""Storages below this size are copied into the pickle: labels and the like."""
+"""Storage size below which it is copied into the pickle, as labels are."""
 
 _MAX_FDS = 96
-"""File descriptors per message (the kernel allows 253); what is beyond is copied into the pickle."""
+"""File descriptors per message; the kernel allows 253.
+
+Further values are copied into the pickle.
+"""
 
 _REDUCERS = ForkingPickler(io.BytesIO()).dispatch_table
-"""The live table of everything torch and others registered for crossing processes."""
+"""Live table of the reducers that torch and others registered."""
 
 
 class Packed(NamedTuple):
-    """An object ready to travel. Whoever holds it owns the descriptors.
+    """An object ready to travel. The holder owns the descriptors.
 
     Attributes:
         payload: The pickle, unless it is in a file.
@@ -77,11 +83,11 @@ def pack(value: Any, lender: Lender | None = None) -> Packed:
     """Turn `value` into bytes and descriptors.
 
     Args:
-        value: What is to travel.
+        value: The object to send.
         lender: The memory of this process, if it sends more than once in a while.
 
     Raises:
-        Exception: Whatever pickling the value raises; no descriptor stays open then.
+        Exception: Any error of pickling the value; no descriptor stays open then.
     """
     stream = io.BytesIO()
     own = Lender() if lender is None else lender
@@ -100,7 +106,7 @@ def pack(value: Any, lender: Lender | None = None) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """Rebuild the object. The descriptors are closed, whatever happens."""
+    """Rebuild the object. The descriptors are closed in any case."""
     stream: Any = io.BytesIO(packed.payload)
     fds = packed.fds[: len(packed.fds) - packed.in_file]
     storages = len(fds) - packed.buffers
@@ -137,7 +143,7 @@ class _Files:
         return len(self.all()) < _MAX_FDS
 
     def write(self, content: memoryview, fds: list[int]) -> bool:
-        """Put bytes into memory and note its descriptor, unless descriptors or memory have run out."""
+        """Put bytes into memory and note its descriptor, while there is some."""
         if not self.room():
             return False
         try:
@@ -173,7 +179,7 @@ class _Files:
 
 
 class _Pickler(pickle.Pickler):
-    # Neither this nor the unpickler may be part of a reference cycle: what they hold is large, and has descriptors.
+    # Neither this nor the unpickler may be part of a reference cycle: they hold large objects and descriptors.
 
     dispatch_table = _REDUCERS
 
@@ -218,7 +224,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _is_small_part(tensor: Tensor) -> bool:
-    """Whether the tensor is a small view of a large storage: then its own elements travel, not the whole storage."""
+    """Report whether the tensor is a small view of a large storage.
+
+    Then its own elements travel, not the whole storage.
+    """
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.requires_grad:
         return False
     whole = tensor.untyped_storage()
@@ -241,15 +250,15 @@ def _copied_storage(content: bytes) -> UntypedStorage:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that happened elsewhere.
+    """An exception of another process, as data.
 
     Attributes:
-        where: Which process, and what it was doing, as in "in worker process 0".
+        where: The process and its state, as in "in worker process 0".
         name: The exception's class.
-        cause: What the exception says.
+        cause: The exception's text.
         trace: The original traceback, to its last line.
         notes: The notes of the exception.
-        parts: What happened, what to do, and the place, of an error of this package.
+        parts: Problem, remedy and place of an error of this package.
         pickled_type: The exception's class by name, empty if it cannot be found by name.
     """
 
@@ -263,14 +272,14 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, where: str) -> Failure:
-        """Take down `error`.
+        """Record `error`.
 
         Args:
             error: The exception that was caught.
-            where: Which process, and what it was doing, as in "in worker process 0".
+            where: The process and its state, as in "in worker process 0".
         """
         told = traceback.TracebackException(type(error), error, trimmed(error).__traceback__)
-        told.__notes__ = None  # they go on their own
+        told.__notes__ = None  # they travel separately
         try:
             pickled_type = pickle.dumps(type(error))
         except Exception:  # noqa: BLE001 - a class defined in a function, for one
@@ -287,11 +296,11 @@ class Failure:
         )
 
     def rebuild(self) -> Exception:
-        """Return the exception to raise: of the original class if that can say the whole text, else a `LoaderError`.
+        """Return the exception to raise: of the original class, or `LoaderError`.
 
-        It begins with the cause; where it was raised follows. Errors of this package have their parts, and the process
-        in their place. Classes that end iterations or processes when raised are never rebuilt: what happened is an
-        error here.
+        The original class must accept the whole text. The text begins with the cause, then the place of the raise.
+        Errors of this package have their parts, and the process in their place. Classes that end iterations or
+        processes are never rebuilt: they are an error here.
         """
         error = self._same() or LoaderError(f"{self.name}: {self._text()}", place={})
         for note in self.notes:
@@ -317,7 +326,10 @@ class Failure:
 
 
 class _Text(str):
-    """A text that stays readable in exceptions that show their argument's repr, as KeyError does."""
+    """A text that stays readable where exceptions show its repr.
+
+    KeyError does so, for one.
+    """
 
     __slots__ = ()
 

@@ -30,10 +30,10 @@ from torchdata_ais.workers.producer import run_job
 
 
 class YieldingLock:
-    """A lock of one who waits for others, for threads that must not wait as long.
+    """A lock held during long waits, with priority for short requests.
 
     Attributes:
-        lock: What is held: at once by who waits, by `asked_for` for everybody else.
+        lock: The lock. The waiting thread acquires it directly, all others by `asked_for`.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class YieldingLock:
 
     @contextlib.contextmanager
     def asked_for(self) -> Iterator[None]:
-        """Hold the lock; wake a thread that waits with it, so that it lets go."""
+        """Hold the lock; wake a thread that waits with it, so that it releases it."""
         if not self.lock.acquire(blocking=False):
             try:
                 self._claims.add(threading.get_ident())
@@ -68,7 +68,10 @@ class YieldingLock:
             self.lock.release()
 
     def wait(self, fd: int, most_ms: int) -> list[int]:
-        """Return what can be read, as soon as `fd` or anything watched can be, or another thread has had the lock."""
+        """Return the readable descriptors.
+
+        Waits until `fd` or a watched one is readable, or another thread has had the lock.
+        """
         self._poll.register(fd, select.POLLIN)
         try:
             ready = [ready_fd for ready_fd, _ in self._poll.poll(most_ms)]
@@ -81,27 +84,27 @@ class YieldingLock:
         return ready
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         self._wake_read.close()
         self._wake_write.close()
 
 
 class Telling:
-    """Takes in what workers tell, and asks them; from any thread.
+    """Receives the workers' reports and sends them queries, from any thread.
 
     Args:
         workers: The workers; more may come.
-        turn: Held by who takes their items.
+        turn: Held by the thread that takes their items.
 
     Attributes:
         reports: The last counts of each worker.
-        over: Whether there are no workers any more.
+        over: Whether all workers have ended.
     """
 
     def __init__(self, workers: Sequence[Peer], turn: YieldingLock) -> None:
         self._workers = workers
         self._turn = turn
-        self._asking = threading.Lock()  # one at a time asks the workers what they are doing
+        self._asking = threading.Lock()  # one thread at a time queries the workers' activity
         self._last_doing: list[ProcessPart] = []
         self.over = False
         self.reports: dict[int, Report] = {}
@@ -115,9 +118,9 @@ class Telling:
         return True
 
     def doing(self) -> list[ProcessPart]:
-        """Return what the workers are doing, of those that were started with `Job.records`.
+        """Return the current activity of workers started with `Job.records`.
 
-        Once they have ended: what they were doing when an error came.
+        After their end: their activity when an error came.
         """
         if self.over:
             return self._last_doing
@@ -125,12 +128,12 @@ class Telling:
             return ask_all(map(_asked, self._with_records()))
 
     def note_doing(self) -> None:
-        """Keep what the workers are doing: whoever hears of an error finds them ended."""
+        """Save the workers' activity before they end, for readers of the error."""
         self._last_doing = self.doing()
 
     def records(self) -> list[tuple[int, Recorded]]:
-        """Return what the workers have noted since this was last asked for."""
-        # Where somebody waits for items, reports are taken in as they come.
+        """Return the workers' records since the last call."""
+        # While a thread waits for items, it takes in reports as they come.
         if self._turn.lock.acquire(blocking=False):
             try:
                 for worker in self._workers:
@@ -159,24 +162,27 @@ def _asked(worker: Peer) -> tuple[str, int, Asked]:
 
 
 _LOOK_ROUND_S = 0.25
-"""How often, at most, a busy consumer looks whether all processes are alive."""
+"""Shortest time between two liveness checks by a busy consumer."""
 
 _POLL_MS = 500
 
 _OPEN: weakref.WeakSet[Pool] = weakref.WeakSet()
-"""The pools of this process: a forked child must let go of their connections."""
+"""Pools of this process.
+
+A forked child must close its copies of their connections.
+"""
 
 
 class Pool:
-    """The worker processes of one loader, and the dispatching process if it has one.
+    """The worker processes of one loader, and its dispatching process if any.
 
     Args:
         context: The multiprocessing context.
         window: Items that may be under way from each worker.
-        ranks: The ranks to tell of errors and to hear of theirs.
+        ranks: The ranks, which exchange errors.
 
     Attributes:
-        telling: What the workers tell beside their items.
+        telling: Reports and queries of the workers.
     """
 
     def __init__(self, context: Any, window: int, ranks: Ranks | None = None) -> None:
@@ -206,7 +212,10 @@ class Pool:
         return [peer.process for peer in self._peers]
 
     def launch(self, job: Job) -> None:
-        """Start one process. The job's `control` is made here, its other sockets are closed here afterwards."""
+        """Start one process.
+
+        The job's `control` is made here, its other sockets are closed here afterwards.
+        """
         channel, theirs = Channel.pair()
         job.control = theirs
         job.pulse = None if job.stall_after is None else Pulse(job.stall_after)
@@ -236,10 +245,10 @@ class Pool:
         self._turn_lock.watch(peer.life)
 
     def reset(self, loads: Sequence[Any], dispatched_load: Any = None) -> None:
-        """Begin an epoch: what is under way of the last one is dropped.
+        """Start an epoch: items under way of the last one are dropped.
 
         Args:
-            loads: What `Part.begin` of each worker gets.
+            loads: The argument of `Part.begin` of each worker.
             dispatched_load: And that of the dispatching process.
         """
         self._epoch += 1
@@ -253,11 +262,12 @@ class Pool:
                 self._post(self._dispatcher, Kind.RESET, dispatched_load)
 
     def items(self) -> Iterator[Any]:
-        """Yield the items of the epoch, one of each worker in turn, as long as it has some."""
+        """Yield the items of the epoch, one of each worker that has some in turn."""
         epoch = self._epoch
         self._turn = turn = deque(self._workers)
         try:
             with self._while_open():
+                # Round robin over the workers that still have items: the order never depends on timing.
                 while turn:
                     with self._lock:
                         message = self._take(turn[0], epoch)
@@ -276,19 +286,19 @@ class Pool:
             raise
 
     def is_ready(self) -> bool:
-        """Return whether the next item of the epoch is here, so that taking it does not wait."""
+        """Report whether the next item of the epoch is here, without waiting."""
         with self._lock:
             if not self._turn:
                 return False
             worker = self._turn[0]
-            worker.read_all()  # that it is gone is told by who waits for it
+            worker.read_all()  # the waiting thread reports that it is gone
             kinds = (Kind.ITEM, Kind.TAGGED)
             return any(message.kind in kinds and message.epoch == self._epoch for message in worker.inbox)
 
     def order(self, kind: Kind, *load: Any) -> None:
-        """Have every process pause, resume or limit its pipes, and wait until all have.
+        """Make every process pause, resume or limit its pipes; wait for all.
 
-        Workers stop before the process that feeds them, and go on after it.
+        Workers stop before the process that feeds them, and continue after it.
         """
         with self._turn_lock.asked_for(), self._while_open():
             dispatcher = [] if self._dispatcher is None else [self._dispatcher]
@@ -307,7 +317,7 @@ class Pool:
             self._stop()
 
     def abandon(self) -> None:
-        """Let go of everything without a word: in a forked child, the processes are not ours."""
+        """Close this child's copies silently: the processes belong to its parent."""
         self.closed = self.telling.over = True
         self._stop.detach()
         for peer in self._peers:
@@ -316,7 +326,10 @@ class Pool:
 
     @contextlib.contextmanager
     def _while_open(self) -> Iterator[None]:
-        """Refuse to begin once this is closed; say it of what fails because a signal handler closed it, at any line."""
+        """Raise if this pool is closed.
+
+        An error is replaced if a signal handler closed the pool, at any line.
+        """
         self._refuse_closed()
         try:
             yield
@@ -330,7 +343,7 @@ class Pool:
             raise _shut_down()
 
     def _take(self, worker: Peer, epoch: int) -> Message | None:
-        """Return the worker's next item or end; None if a newer epoch has begun meanwhile."""
+        """Return the worker's next item or end; None after a newer epoch started."""
         give_back_done()  # before a worker looks for memory to put the next item into
         while True:
             self._refuse_closed()
@@ -412,17 +425,20 @@ class Pool:
                 return
             elif message.kind in (Kind.FAILED, Kind.BROKEN):
                 raise peer.its_error(message)
-            else:
+            else:  # an item that was sent before the answer: its turn comes after it
                 peer.inbox.append(message)
 
     def _wait(self, peer: Peer) -> None:
-        """Wait until the process has sent something, a process has ended, or another thread wants the lock."""
+        """Wait until the process has sent something or another event.
+
+        The end of a process and another thread's request for the lock are such events.
+        """
         fd = peer.channel.fileno()
         ready = self._turn_lock.wait(fd, _POLL_MS)
         if self.closed:  # by a signal handler, while we waited
             return
         if not ready:
-            # Somebody may wait for somebody who waits for us to read: read from all.
+            # Processes may wait for one another until this process reads: read from all.
             for worker in self._workers:
                 worker.read_all()
             for owing in {peer, self._dispatcher or peer}:
@@ -445,7 +461,10 @@ def _shut_down() -> LoaderError:
 
 
 def _goes_on(peer: Peer) -> bool:
-    """Return whether a process may still read what is sent to it; called twice a second while it does not."""
+    """Report whether a process may still read messages.
+
+    Called twice a second while it does not.
+    """
     peer.waited_for(_POLL_MS / 1000)
     return peer.is_alive()
 

@@ -22,13 +22,16 @@ from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.workers.heartbeat import Patience, Pulse
 
 _GRACE_S = 2.0
-"""How long a process may take to end by itself when it is told to: for the item under way."""
+"""Time for a process to end after a request: for the item under way."""
 
 _FAILED_GRACE_S = 0.5
 """The same when one has failed, and the caller waits for the error."""
 
 _EXIT_S = 5.0
-"""How long one that has hung up may take to be gone, with its exit code: on a busy machine, a second and more."""
+"""Time for one that has hung up to exit, with its exit code.
+
+A second and more on a busy machine.
+"""
 
 _HINTS = {
     -signal.SIGKILL: "when nobody killed it, the machine's or container's memory ran out: use fewer workers, smaller "
@@ -57,18 +60,21 @@ class Peer:
         self.taken = 0
         """Items taken since credit was last given back."""
         self.failed = False
-        """Whether it has ended without being told to, or its pipe has raised."""
+        """Report whether it ended without a request, or its pipe raised."""
         self.process: Any = None
         self.pid: int | None = None
         self.life: int = -1
         """A descriptor that becomes readable when the process has ended."""
         self._own_life = False
         self.flight: Asked | None = None
-        """Where it can be asked what it is doing."""
+        """Address that answers queries about its activity."""
         self._patience: Patience
 
     def start(self, process: BaseProcess, stall_after: float | None, pulse: Pulse | None) -> None:
-        """Start the process and begin to watch it; see `Patience` for how long that bears it that nothing comes."""
+        """Start the process and watch it.
+
+        See `Patience` for the time limits of its silence.
+        """
         process.start()
         self.process, self.pid = process, process.pid
         try:
@@ -88,7 +94,10 @@ class Peer:
             self._patience.waited(seconds)
 
     def refuse_stopped(self) -> None:
-        """Raise `StallError` if the process is stopped: what others say of it is then only a consequence."""
+        """Raise `StallError` if the process is stopped.
+
+        Errors of other processes are then only a consequence.
+        """
         with self._failing():
             self._patience.refuse_stopped()
 
@@ -101,11 +110,11 @@ class Peer:
             raise
 
     def is_alive(self) -> bool:
-        """Return whether the process has not ended. Works whoever reaps it."""
+        """Report whether the process is alive, whichever process reaps it."""
         return not wait([self.life], 0)
 
     def read_all(self) -> bool:
-        """Move what has arrived into the inbox. False if nothing more can come."""
+        """Move arrived messages into the inbox. False if no more can come."""
         try:
             while (message := self.channel.receive()) is not None:
                 self.inbox.append(message)
@@ -120,7 +129,10 @@ class Peer:
         return error
 
     def why_it_ended(self) -> Exception:
-        """Return the error to raise for a process that has gone: its own last word, or what its exit code says."""
+        """Return the error for a process that has gone.
+
+        It has the process's own last message, or the meaning of its exit code.
+        """
         self.failed = True
         self.read_all()
         for message in self.inbox:
@@ -139,7 +151,10 @@ class Peer:
         return WorkerDiedError.at(f"{self.name} (pid {self.pid}) ended {how}", todo=todo, **where)
 
     def close(self) -> None:
-        """Free everything this process holds of the other, which must have ended or be none of our business."""
+        """Free all resources of the other process here.
+
+        That must have ended or belong to another parent.
+        """
         for message in self.inbox:
             message.drop()
         self.inbox.clear()
@@ -152,7 +167,7 @@ class Peer:
 
 
 def stop(peers: Sequence[Peer], owner_pid: int) -> None:
-    """End all processes: hang up, wait for the items under way, terminate, kill.
+    """End all processes: hang up, wait for items, terminate, kill.
 
     Takes at most three seconds. Does nothing in a process that was forked from the owner.
     """
@@ -166,7 +181,7 @@ def stop(peers: Sequence[Peer], owner_pid: int) -> None:
         for peer in _living(started):
             peer.process.terminate()
         _wait_for(started, 0.5)
-    finally:  # a second Ctrl-C must not leave processes behind
+    finally:  # a second Ctrl-C must not leave processes running
         for peer in _living(started):
             peer.process.kill()
         for peer in started:
@@ -188,9 +203,9 @@ def _wait_for(peers: Sequence[Peer], seconds: float) -> None:
 
 
 def start_context(method: str | None, preload: str) -> Any:
-    """Return the context to start workers in; a fork server of it imports torch once for all of them.
+    """Return the context to start workers in.
 
-    What the user has had it import stays.
+    A fork server of it imports torch once for all of them. The user's preloaded modules stay.
 
     Args:
         method: "fork", "spawn", "forkserver" or None.
@@ -211,7 +226,10 @@ DISPATCHER = -1
 
 
 class Part(Protocol):
-    """The part of a pipe that one process runs, and what the loader does with it there. It travels by pickle."""
+    """The part of a pipe that one process runs, and its setup there.
+
+    It travels by pickle.
+    """
 
     def open(self) -> Any:
         """Return the pipe."""
@@ -220,28 +238,28 @@ class Part(Protocol):
         """Make the pipe that of this process, once; return the one to run."""
 
     def begin(self, pipe: Any, reset: Any) -> Any:
-        """Begin an epoch as `reset` says, which came by `Pool.reset`; return the pipe to iterate."""
+        """Start an epoch by `reset` (of `Pool.reset`); return the pipe to iterate."""
 
     def pause(self, pipe: Any) -> None:
         """Have its threads make nothing more."""
 
     def resume(self, pipe: Any) -> None:
-        """Let them go on."""
+        """Resume them."""
 
 
 @dataclass
 class Job:
-    """What a process is started with.
+    """Start arguments of a process.
 
     Attributes:
-        part: What it runs.
+        part: The part that it runs.
         worker_id: Its number, or `DISPATCHER`.
         source: A worker's connection to the dispatching process, if there is one.
         outlets: The dispatching process's connections to the workers, in order.
         stall_after: Seconds an item, or a function of the user, may take; None is for ever.
         records: Whether to note a record a batch.
-        flight: With `records`, where the process answers who asks what it is doing; made at launch.
-        pulse: What tells the main process that this one still runs, made at launch if `stall_after` is given.
+        flight: With `records`, the address for queries about its activity; made at launch.
+        pulse: Its heartbeat for the main process, made at launch if `stall_after` is given.
         control: The connection to the main process, made at launch.
         main_pid: The process to live and die with.
     """
@@ -259,7 +277,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """How errors name this process."""
+        """Name of this process in errors."""
         return "dispatching process" if self.worker_id == DISPATCHER else f"worker process {self.worker_id}"
 
 
@@ -286,7 +304,7 @@ class _Live(IterDataPipe[Any]):
 
 
 class WorkerItems(_Live):
-    """Yields the items of the worker processes: what `items` returns for each epoch."""
+    """Yields the items of the workers: those of `items` for each epoch."""
 
     def __init__(self, items: Callable[[], Iterator[Any]]) -> None:
         super().__init__()
@@ -297,7 +315,7 @@ class WorkerItems(_Live):
 
 
 class Dispatched(_Live):
-    """Yields, in a worker process, this worker's share of what the dispatching process sends."""
+    """Yields, in a worker, its share of the dispatching process's items."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -313,7 +331,10 @@ class Dispatched(_Live):
         self._epoch, self._ended = epoch, False
 
     def finish(self) -> None:
-        """Tell the dispatching process that this worker wants no more of this epoch."""
+        """Report to the dispatching process that this worker needs no more items.
+
+        This holds for the current epoch.
+        """
         if not self._ended:
             _post(self._live, Kind.DONE, self._epoch)
 
@@ -332,6 +353,7 @@ class Dispatched(_Live):
                 message.drop()
                 self._ended = True
                 return
+            # Before the item is used, so that the next one is sent meanwhile.
             _post(channel, Kind.CREDIT, epoch, 1)
             yield message.load()
 

@@ -50,7 +50,7 @@ class Outlet:
 
     @property
     def hungry(self) -> bool:
-        """Whether the next item that is made for it could be sent at once."""
+        """Report whether its next item could be sent at once."""
         return self.open and not self._done and self._credit > 0 and not self._queue
 
     @property
@@ -69,7 +69,7 @@ class Outlet:
 
     def hear(self, message: Message) -> None:
         """Take credit, or notice that no more items are wanted."""
-        if message.epoch > self._epoch:  # the worker has heard of the new epoch before us
+        if message.epoch > self._epoch:  # the worker knows of the new epoch before us
             self._early.append(message)
         elif message.epoch == self._epoch:
             if message.kind is Kind.CREDIT:
@@ -81,7 +81,7 @@ class Outlet:
         self.flush()
 
     def put(self, kind: Kind, packed: Packed) -> None:
-        """Send the message when its turn comes and there is credit; items cost one."""
+        """Send the message at its turn and with credit; items cost one credit."""
         if self._done or not self.open:
             packed.drop()
             return
@@ -89,7 +89,7 @@ class Outlet:
         self.flush()
 
     def flush(self) -> None:
-        """Send what can be sent."""
+        """Send all messages that can be sent."""
         while self._queue:
             kind, packed = self._queue[0]
             costs = kind in (Kind.ITEM, Kind.TAGGED)
@@ -147,7 +147,10 @@ class Counts:
 
 
 def ended(report: Report) -> Report:
-    """Return the last report of a process that is no more: its work counts, its place among the processes does not."""
+    """Return the last report of a process that has ended.
+
+    Its work counts, its place among the processes does not.
+    """
     for stage in report.stages:
         stage.stats.held = stage.stats.held_max = 0
     report.processes = 0
@@ -156,44 +159,47 @@ def ended(report: Report) -> Report:
 
 @runtime_checkable
 class EpochListener(Protocol):
-    """A pipe that is told of each epoch before its first item."""
+    """A pipe that receives each epoch's number before its first item."""
 
     def _ais_reset(self, *, epoch: int, extras: Any) -> None:
-        """Take the number of the epoch, and what was sent to this worker for it."""
+        """Receive the number of the epoch, and the data for this worker."""
 
 
 @runtime_checkable
 class EnvelopeSender(Protocol):
-    """A pipe that, as the last one of a worker, sends something along with its items."""
+    """A pipe that sends data with its items as the last one of a worker."""
 
     def _ais_envelope(self) -> Any:
-        """Return what goes with the item just made, or after the last one; None for nothing."""
+        """Return the data for the item just made, or after the last; None: none."""
 
 
 def tell_pipes(pipes: Iterable[Any], epoch: int, extras: Any) -> None:
-    """Tell the pipes that listen."""
+    """Notify the pipes that are epoch listeners."""
     for pipe in pipes:
         if isinstance(pipe, EpochListener):
             pipe._ais_reset(epoch=epoch, extras=extras)
 
 
 _MAX_HELD = 1000
-"""Items the dispatching process keeps for workers that do not take them while others ask for more."""
+"""Items that the dispatching process keeps for slow workers.
+
+The others request more meanwhile.
+"""
 
 
 class Producer:
-    """Runs a pipe, epoch after epoch, for one consumer or for several in turn.
+    """Runs a pipe, epoch after epoch, for one or several consumers in turn.
 
     Args:
-        pipe: What to iterate, if an epoch begins with no other.
-        job: What is done with it when an epoch begins, and for a pause; and how errors name this process.
+        pipe: The pipe to iterate, if an epoch starts with no other.
+        job: Handles the start of an epoch and pauses, and has the process's name for errors.
         control: The channel that gives orders; its end ends the process.
-        outlets: Who gets the items, round robin. A worker's only outlet is the control channel.
+        outlets: The consumers of the items, round robin. A worker's only outlet is the control channel.
         sources: The pipes of the graph that read from the dispatching process.
         watchdog: Watches the time an item takes.
 
     Attributes:
-        recorder: Who notes it.
+        recorder: Records the batches.
     """
 
     def __init__(
@@ -240,7 +246,7 @@ class Producer:
         return any(outlet.hungry for outlet in self._outlets)
 
     def _listen(self) -> bool:
-        """Take in all messages; wait for one if there is nothing else to do. False at the end."""
+        """Take in all messages; wait for one when idle. False at the end."""
         for fd, _ in self._poll.poll(0 if self._can_produce() else None):
             if fd == self._control.fileno():
                 if not _drain(self._control, self._obey):
@@ -259,7 +265,7 @@ class Producer:
                 self._reset(message)
             else:
                 self._adjust(message)
-        except Exception as error:  # noqa: BLE001 - whatever the user's functions and pipes raise
+        except Exception as error:  # noqa: BLE001 - any error of the user's functions and pipes
             self._fail(error)
         if message.kind is not Kind.RESET:
             self._control.post(Kind.ANSWER, message.epoch)
@@ -302,7 +308,7 @@ class Producer:
             return
         except SystemExit:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever the pipe raises
+        except BaseException as error:  # noqa: BLE001 - any error of the pipe
             self._fail(error)
             return
         begin = perf_counter()
@@ -351,13 +357,16 @@ class Producer:
             outlet.put(Kind.FAILED, pack(failure))
 
     def _report(self, *, now: bool = False) -> None:
-        """Send what the pipe has counted, if it is time to."""
+        """Send the pipe's counts, if it is time to."""
         if self._counts is not None and (report := self._counts.take(self._pipe, now=now)) is not None:
             self._outlets[0].put(Kind.STATS, pack(report))
 
 
 def _offer_memory(pipe: Any, memory: Memory) -> None:
-    """Tell the last stage, those of loaders left out, which memory is sent without a copy."""
+    """Give the last stage the memory that is sent without a copy.
+
+    Stages of loaders are left out.
+    """
     while isinstance(pipe, Stage) and pipe.hidden:
         pipe = parents(pipe)[0]
     if isinstance(pipe, Stage):
@@ -375,7 +384,7 @@ def _drain(channel: Channel, hear: Callable[[Message], None]) -> bool:
 
 
 _LINGER_S = 1.0
-"""How long threads that the pipe left behind may keep an ended process alive."""
+"""Longest life of an ended process due to the pipe's threads."""
 
 
 def run_job(job: Job) -> None:
@@ -385,7 +394,7 @@ def run_job(job: Job) -> None:
     if job.pulse is not None:
         job.pulse.begin()
     torch.set_num_threads(1)
-    gc.freeze()  # what was inherited is not garbage: looking at it would copy the main process's memory page by page
+    gc.freeze()  # inherited objects are not garbage: a scan would copy the main process's memory page by page
     assert job.control is not None
     control = Channel(job.control)
     exit_code = 1
@@ -445,7 +454,7 @@ def _connect(pipe: Any, sock: socket.socket | None) -> list[Dispatched]:
 
 
 def _end_soon(exit_code: int) -> None:
-    """Let the interpreter end in good order, but not wait for ever for threads that the pipe left behind."""
+    """End the interpreter in order, with a limited wait for remaining threads."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

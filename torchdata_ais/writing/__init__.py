@@ -1,7 +1,7 @@
-"""Shards out: samples to tar archives in files, streams and buckets, whole or not at all.
+"""Writing of shards: samples to tar archives in files, streams, buckets.
 
-`TarWriter` writes one shard, `ShardWriter` a series that rolls over by count or size, and `convert` turns
-folders of images, tables and existing shards into such a series.
+A shard appears whole or not at all. `TarWriter` writes one shard, `ShardWriter` a series that rolls over by count or
+size, and `convert` turns folders of images, tables and existing shards into such a series.
 """
 
 import lazy_loader

@@ -38,11 +38,16 @@ class OpenArchive:
         self._state = "open"  # then "finished", "discarded" on demand, or "failed"
 
     def size_with(self, sample: Packed) -> int:
-        """Return the size of the whole archive, end included and before compression, if it ended with `sample`."""
+        """Return the size of the archive if `sample` were the last one.
+
+        The end is included; the size is that before compression.
+        """
         return archive_size(self.size + sample.size)
 
     def add(self, sample: Packed) -> None:
-        """Write a sample. A failure in the middle gives the shard up: half a sample cannot be taken back.
+        """Write a sample. A failure within it discards the shard.
+
+        Half a sample cannot be taken back.
 
         Raises:
             DuplicateFieldError: The shard has a sample with this key.
@@ -71,10 +76,12 @@ class OpenArchive:
         self.size += sample.size
 
     def finish(self) -> None:
-        """Write the end marker and publish the shard. A failure leaves nothing; a second call does nothing.
+        """Write the end marker and publish the shard.
+
+        A failure leaves nothing; a second call does nothing.
 
         Raises:
-            UsageError: An error came before, and the caller went on: the shard is not there.
+            UsageError: An error came before, and the caller continued: the shard is not there.
         """
         if self._state == "failed":
             raise UsageError.at(
@@ -95,7 +102,10 @@ class OpenArchive:
         self._state = "finished"
 
     def discard(self) -> None:
-        """Give the shard up. In a stream it stays without an end, which readers take for what it is: cut."""
+        """Discard the shard.
+
+        A stream keeps its part without an end, which readers report as cut.
+        """
         self._end("discarded")
 
     def _end(self, state: str) -> None:
@@ -111,7 +121,7 @@ class OpenArchive:
 
 
 class Writer(ABC):
-    """Closed after a ``with`` block that ended well, discarded after one that did not."""
+    """Context manager: closed after success, discarded after an exception."""
 
     _archive: OpenArchive | None = None
 
@@ -127,11 +137,11 @@ class Writer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what is under way, and make it appear."""
+        """Finish the current shard, and publish it."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Give up what is under way."""
+        """Discard the current shard."""
 
     def __enter__(self) -> Self:
         return self

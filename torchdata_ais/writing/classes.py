@@ -1,4 +1,7 @@
-"""The names of the classes, kept beside the shards in ``classes.json``: a list, each at the place of its number."""
+"""Names of the classes, stored with the shards as list ``classes.json``.
+
+A name's position in the list is the number of the class.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ _TODO = Remedy(_APART, "pass overwrite=True")
 
 
 def classes_place(shards: str | os.PathLike[str]) -> str | None:
-    """Return where the names of the classes lie for a shard, a pattern, a template or a prefix; None if nowhere.
+    """Return the path of the class names for a source of shards, or None.
+
+    The source is a shard, a pattern, a template or a prefix.
 
     Example:
         >>> classes_place("ais://pets/v1/train-%06d.tar"), classes_place("out/train-{000..009}.tar")
@@ -45,14 +50,14 @@ def _folder_of(name: str) -> str:
 
 
 def read_classes(shards: str | os.PathLike[str], options: Callable[[], StoreOptions]) -> list[str] | None:
-    """Return the names that lie beside shards; None if there are none.
+    """Return the class names stored with shards; None if there are none.
 
     Args:
         shards: See `classes_place`.
-        options: Gives the transport settings; asked for objects only.
+        options: Returns the transport settings; called for objects only.
 
     Raises:
-        UsageError: What lies there is no list of names.
+        UsageError: The file has no list of names.
     """
     place = classes_place(shards)
     if place is None:
@@ -77,7 +82,10 @@ def read_classes(shards: str | os.PathLike[str], options: Callable[[], StoreOpti
 
 
 def names_for_people(shards: str | os.PathLike[str], options: Callable[[], StoreOptions]) -> list[str]:
-    """Return the names that lie beside shards, or none where they cannot be had: numbers will do."""
+    """Return the class names stored with shards, or none on an error.
+
+    Numbers will do then.
+    """
     try:
         return read_classes(shards, options) or []
     except (UsageError, TransportError):
@@ -92,12 +100,12 @@ def agreed_classes(
     overwrite: bool,
     todo: str = _TODO,
 ) -> list[str]:
-    """Return the classes to number by: those that lie there already, if they are these and perhaps more.
+    """Return the classes to number by: stored ones, if they contain these.
 
-    So a validation set that lacks some classes has the numbers of the training set beside it.
+    So a validation set that lacks some classes has the numbers of the training set next to it.
 
     Raises:
-        UsageError: Other classes lie there, which shards have the numbers of.
+        UsageError: Other classes are stored there, and shards have their numbers.
     """
     there = None if overwrite else read_classes(pattern, options)
     if there is None:
@@ -114,10 +122,12 @@ def agreed_classes(
 
 
 def carried_classes(shards: Sequence[str], pattern: str, options: Callable[[], StoreOptions]) -> list[str]:
-    """Return the names that lie beside shards whose samples are written to new ones as they are; none without any.
+    """Return the class names of shards that are copied to new ones, if any.
+
+    The samples are written unchanged.
 
     Raises:
-        UsageError: Other names lie beside the new ones, or the same with other numbers.
+        UsageError: Other names are stored with the new ones, or the same with other numbers.
     """
     own = read_classes(shards[0], options) if shards else None
     if own and agreed_classes(pattern, own, options, overwrite=False, todo=_APART) != own:
@@ -126,14 +136,20 @@ def carried_classes(shards: Sequence[str], pattern: str, options: Callable[[], S
 
 
 def other_numbers(todo: str = _TODO) -> UsageError:
-    """Return the error for shards that have numbers of classes and come where these mean others."""
+    """Return the error for shards whose class numbers have another meaning.
+
+    They would be written where numbers mean other classes.
+    """
     return UsageError.at(
         "the classes beside the shards have other numbers than those of the source", todo=todo
     )
 
 
 def write_classes(pattern: str, classes: Sequence[str], options: Callable[[], StoreOptions]) -> str | None:
-    """Store the names beside the shards, and return where; several may do so at once."""
+    """Store the names with the shards, and return the path.
+
+    Concurrent calls are safe.
+    """
     place = classes_place(pattern)
     if place is None:
         return None

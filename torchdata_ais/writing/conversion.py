@@ -95,21 +95,22 @@ def manifest_of(manifest: str | None, split: str, how: SourceOptions) -> str | N
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion wrote.
+    """Result of a conversion.
 
     Attributes:
         shards: The shards, in order; those of each split after one another.
         samples: How many they hold.
         size: Their bytes.
-        dropped: Samples that `select` or `map` did not want.
+        dropped: Samples that `select` or `map` left out.
         skipped: Samples given up, by the class of the error.
-        notes: What the manifest says besides, such as ``{"classes": [...]}`` of a folder of images.
-        left_out: What is not in the shards, and why: files that are no pictures, samples given up.
+        notes: Further values of the manifest, such as ``{"classes": [...]}`` of a folder of images.
+        left_out: Items not in the shards, and why: files other than pictures, skipped samples.
         splits: How many samples each split has.
         classes: Where the names of the classes were noted; None without any.
         stale: Older shards of the pattern that stay, with numbers beyond those of the new ones.
-        lacking: Fields that only some samples have, such as captions; of a resumed conversion, what it wrote since.
-        by_class: Whether more samples than `shuffled` usually holds stand class after class, as their folders do.
+        lacking: Fields that only some samples have, such as captions; of a resumed conversion, those of its own
+            shards.
+        by_class: Whether more samples than `shuffled` usually holds come class after class, as in their folders.
     """
 
     shards: list[ShardInfo]
@@ -128,12 +129,12 @@ class Conversion:
 
 @dataclass(repr=False, eq=False)
 class ConversionJob:
-    """A conversion that can begin: its source was listed, its arguments were looked at, and nothing was made.
+    """A conversion that can start: source listed, arguments validated.
 
-    See `torchdata_ais.writing.convert` for the arguments, and for the errors.
+    Nothing was made yet. See `torchdata_ais.writing.convert` for the arguments, and for the errors.
 
     Attributes:
-        left_out: What lies in the source and is no sample.
+        left_out: Contents of the source that are not samples.
     """
 
     source: Any
@@ -236,7 +237,10 @@ class ConversionJob:
         return {**found.notes, "classes": self._classes} if self._classes else found.notes
 
     def _check_some(self, counted: Counts) -> None:
-        """Raise the error of a conversion that wrote no sample. A part of a small source may have none."""
+        """Raise the error of a conversion that wrote no sample.
+
+        A part of a small source may have none.
+        """
         if any(one.writer.total for one in self._all) or (self.how.part is not None and not counted.skipped):
             return
         where = os.fspath(self.source) if isinstance(self.source, str | os.PathLike) else None
@@ -259,7 +263,10 @@ class ConversionJob:
         )
 
     def _check_fields(self, counted: Counts) -> None:
-        """Raise if no sample had a field that is to be kept; the samples of one part need not have all."""
+        """Raise if no sample had a field that is to be kept.
+
+        The samples of one part need not have all fields.
+        """
         if not counted.unmet:
             return
         names = ", ".join(map(repr, sorted(counted.unmet)))
@@ -272,7 +279,7 @@ class ConversionJob:
         raise MissingFieldError.at(what, todo=f"correct fields={stay}")
 
     def _written(self, one: Series, before: Counts) -> Counts:
-        """Write one series, and return what was left out so far."""
+        """Write one series, and return the left-out items so far."""
         found, shards = one.source, one.writer
         how = self.how
         order = {"source": found.digest, "shuffle": how.shuffle, "seed": self.seed}
@@ -318,7 +325,7 @@ class ConversionJob:
         ]
 
     def _agreed(self, found: Source) -> list[str]:
-        """Return the names of the classes, and have the source number by those that lie beside the shards already."""
+        """Return the class names; number the source by stored ones."""
         own = found.notes.get("classes", [])
         has_files = "opener" not in self.writer
         if isinstance(found, ShardSource) and self.edit.map is None and has_files:
@@ -336,7 +343,10 @@ class ConversionJob:
 def _take_up(
     shards: ShardWriter, order: dict[str, Any], notes: dict[str, Any], kept: frozenset[str]
 ) -> Counts:
-    """Note source and order in the manifest; in a resumed one, check that they are the same."""
+    """Note source and order in the manifest.
+
+    In a resumed one, check that they are the same.
+    """
     before = shards.notes.get("order")
     if before is None and shards.shards:
         raise StateError.at(
@@ -356,7 +366,7 @@ def _take_up(
 
 
 class ConvertNames(SourceNames, EditNames, PackedInto, total=False):
-    """Parts of ``source_options=`` and ``edit=``, and arguments of `ShardWriter`."""
+    """Parts of ``source_options=``, ``edit=``, and `ShardWriter` arguments."""
 
     manifest: str | None
     maxcount: int
@@ -386,51 +396,52 @@ def convert(
     cluster: Cluster = None,
     **named: Unpack[ConvertNames],
 ) -> Conversion:
-    """Convert folders of pictures or sound, tables or existing shards into a series of shards.
+    """Convert folders of media, tables or existing shards into shards.
 
     Takes:
         One of:
 
-        - a folder of pictures or sound, with a folder a class, or with captions beside them (``a.jpg``, ``a.txt``);
-          also what img2dataset makes: see `torchdata_ais.writing.sources.folder.media_folder`;
+        - a folder of pictures or sound, with a folder a class, or with captions next to them (``a.jpg``, ``a.txt``);
+        also the output of img2dataset: see `torchdata_ais.writing.sources.folder.media_folder`;
         - a folder in Hugging Face's layout, with a ``metadata.jsonl`` (``.csv``, ``.parquet``);
         - a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` table, or several Parquet files, or a folder of them: see
           `torchdata_ais.writing.sources.table.table`;
         - such a folder of pictures or sound in a bucket: ``ais://bucket/prefix/``;
         - shards: paths, ``ais://`` prefixes, brace templates, object URLs, a folder of shards, or a list of these.
 
-        Names of classes are kept beside the shards, in ``classes.json``; if one is there that has these, too, classes
-        get the numbers that they have there.
+        Names of classes are stored with the shards, in ``classes.json``. If that file exists and has these classes,
+        they keep their numbers.
 
     Order:
-        Files by path, rows and shards as they stand, or shuffled. The shards written are the same, byte for byte, for
-        any number of processes, interrupted or not; each item is used exactly once, in whichever part or split. What is
-        left out is counted, and named with the reason (`Conversion.left_out`), and so are fields that only some samples
-        have (`Conversion.lacking`). Of folders of classes the samples come class after class, unless they are shuffled.
+        Files by path, rows and shards in their order, or shuffled. The shards written are the same, byte for byte, for
+        any number of processes, interrupted or not; each item is used exactly once, over all parts and splits.
+        Left-out items are counted, and named with the reason (`Conversion.left_out`), and so are fields that only some
+        samples have (`Conversion.lacking`). Of folders of classes the samples come class after class, unless they are
+        shuffled.
 
     Memory:
-        ``4 * processes`` chunks of 32 samples (at most 8 MiB before decoding, or one sample), what `ShardWriter`
-        takes, and the list of the files or the table (of a Parquet file 64 rows, unless it is shuffled).
+        ``4 * processes`` chunks of 32 samples (at most 8 MiB before decoding, or one sample), the memory of
+        `ShardWriter`, and the list of the files or the table (of a Parquet file 64 rows, unless it is shuffled).
 
     Args:
         source: See above.
         target: The pattern of the shards: ``out/train-%06d.tar``, ``ais://bucket/train-%06d.tar``. A missing local
             folder is made. With ``split`` it has ``{split}`` in it.
-        source_options: `SourceOptions`: what `source` is, where its name does not tell, and in which order it is taken.
-        edit: `Edit`: what to make of each sample; None copies them.
+        source_options: `SourceOptions`: the kind of `source`, where its name is not enough, and its order.
+        edit: `Edit`: changes to each sample; None copies them.
         seed: For ``shuffle`` and ``rng``.
         processes: How many processes load, decode, map and encode; 1 is this one alone. (Reading shards, and all
-            writing, is done by this process: more of them help where there is something to compute.)
+            writing, is done by this process: more of them help only with computations.)
         start_method: How they start; None is Python's default. ``spawn`` and ``forkserver`` need functions that can
             be pickled.
-        resume: Go on where the interrupted conversion with the same `manifest` stopped. Source and arguments must be
-            the same; what was finished is neither read nor written again.
+        resume: Continue the interrupted conversion with the same `manifest`. Source and arguments must be the same;
+            finished shards are neither read nor written again.
         overwrite: Write even if there are shards of this pattern already; they are replaced one by one. None is
             removed: those with numbers beyond the new ones stay, and are named (`Conversion.stale`).
         on_error: ``"raise"``; or ``"warn"``, ``"skip"``: count samples that cannot be loaded, decoded, mapped or
-            encoded, and go on; ``"warn"`` names the first 1,000 of each class in the log, ``"skip"`` the first. A
+            encoded, and continue; ``"warn"`` names the first 1,000 of each class in the log, ``"skip"`` the first. A
             source shard that is not sound always raises.
-        progress: Called now and then with what is done, the total, and the unit (``image``, ``row``, ``shard``).
+        progress: Called now and then with the number done, the total, and the unit (``image``, ``row``, ``shard``).
         cluster: See `torchdata_ais.store.Cluster`.
         **named: Single parts of `source_options` (``kind columns root shuffle
             image_field part split``) and of `edit` (``select decode map rng
@@ -440,7 +451,7 @@ def convert(
     Raises:
         UsageError: The arguments cannot work, or there are shards of this pattern already; shards would be written
             over those that are read, or among them; `select` or `map` left all samples out.
-        NotFoundError: There is no source, or no sample in it.
+        NotFoundError: The source is missing, or has no sample.
         SampleError: A sample cannot be made; the conversion can be resumed after the cause is gone. None at all could.
         MissingFieldError: No sample has one of `fields`. Shards that were finished by then stay.
         ShardError: A source shard is not sound.

@@ -32,9 +32,9 @@ class ShardInfo:
         name: Its path or URL, as the pattern gave it.
         samples: How many it holds.
         size: Its bytes, as stored.
-        checksum: XXH64 of these bytes, 16 hexadecimal digits: what AIStore keeps for the object, too.
-        keys: XXH64 of its keys in order: tells a resumed run whether the same samples come again.
-        cursor: What the caller noted with its last sample (`ShardWriter.cursor`), or None.
+        checksum: XXH64 of these bytes, 16 hexadecimal digits: as AIStore keeps for the object.
+        keys: XXH64 of its keys in order: a resumed run compares the samples by it.
+        cursor: The caller's value with its last sample (`ShardWriter.cursor`), or None.
     """
 
     name: str
@@ -45,7 +45,7 @@ class ShardInfo:
     cursor: Any = None
 
     def is_there(self, options: Callable[[], StoreOptions]) -> bool:
-        """Return whether the shard still is where it was written: size, and for objects the checksum."""
+        """Report whether the shard is unchanged: size, and objects' checksum."""
         place = parse_url(self.name)
         if place.kind == "object":
             try:
@@ -61,13 +61,15 @@ class ShardInfo:
 
 @dataclass
 class Manifest:
-    """A series of shards; stored as JSON, each time a shard is finished, whole or not at all.
+    """A series of shards, stored as JSON after each finished shard.
+
+    The file is written whole or not at all.
 
     Attributes:
-        settings: What decides where one shard ends and the next begins.
+        settings: The settings that determine the ends of shards.
         shards: The finished ones, in order.
         complete: Whether the series was closed.
-        notes: What else the caller wants to keep, such as the names of the classes.
+        notes: Further values of the caller, such as the names of the classes.
 
     Example:
         >>> manifest = Manifest({}, [ShardInfo("s-000.tar", 10, 20480, "e1"), ShardInfo("s-001.tar", 4, 10240, "e2")])
@@ -114,10 +116,10 @@ class Manifest:
 
     @classmethod
     def load(cls, where: str, options: Callable[[], StoreOptions]) -> Manifest | None:
-        """Return the one stored there, or None.
+        """Return the stored manifest, or None.
 
         Raises:
-            StateError: What is there is no manifest.
+            StateError: The file is not a manifest.
         """
         place = parse_url(where)
         try:
@@ -153,7 +155,10 @@ def check_pattern(pattern: str) -> None:
 
 
 def shards_there(pattern: str, store: Callable[[], StoreOptions]) -> list[tuple[int, str]]:
-    """Return the numbers and names of the shards of this pattern that are there; none if only folders have numbers."""
+    """Return numbers and names of the existing shards of this pattern.
+
+    Empty if only folders have numbers.
+    """
     place = parse_url(pattern)
     if place.kind == "file":
         folder = Path(place.name).parent
@@ -173,7 +178,7 @@ def shards_there(pattern: str, store: Callable[[], StoreOptions]) -> list[tuple[
 
 
 def numbered(pattern: str) -> re.Pattern[str]:
-    """Return what finds the number in a name of the pattern."""
+    """Return the expression that finds the number in a name of the pattern."""
     return re.compile(r"(\d+)".join(re.escape(part) for part in NUMBER.split(pattern.replace("%%", "%"))))
 
 
@@ -184,12 +189,15 @@ def gives(pattern: str, name: str, first: int) -> bool:
 
 
 def is_web(pattern: str) -> bool:
-    """Return whether ``%`` in the pattern may be a part of an encoded character, not of the number."""
+    """Report whether ``%`` in the pattern may be part of an encoded character.
+
+    Then it is not part of the number.
+    """
     return pattern.lower().startswith(("http://", "https://"))
 
 
 class Taker(Protocol):
-    """What an `IndexWriter` is to a series of shards."""
+    """Interface of an `IndexWriter` for a series of shards."""
 
     def add(self, shard: ShardEntry, samples: ShardSamples) -> None:
         """Take the next shard."""
@@ -202,17 +210,18 @@ _SMALL = 32 << 10  # bytes of a sample that are copied together sooner than hash
 
 
 class SeriesIndex:
-    """Notes where each sample stands in its shard and what it holds, and stores the index at the end.
+    """Records position and fields of each sample, and stores the index.
 
     Args:
-        where: The place for the index; True for that beside the shards (`index_place`); or what takes the shards of it.
+        where: The path of the index; True for that next to the shards (`index_place`); or an object that takes its
+            shards.
         pattern: The names of the shards.
-        options: Gives the transport settings; asked for where something lies in a cluster.
+        options: Returns the transport settings; called for paths in a cluster.
 
     Memory: one part of the index (64 MiB), and the rows of the shard under way.
 
     Raises:
-        UsageError: The shards have no place of their own for an index, and none was named.
+        UsageError: The shards have no default path for an index, and none was named.
     """
 
     def __init__(self, where: bool | str | Taker, pattern: str, options: Callable[[], StoreOptions]) -> None:
@@ -253,7 +262,7 @@ class SeriesIndex:
         self.begin_shard()
 
     def take_up(self, shards: Sequence[ShardInfo]) -> None:
-        """Read the finished shards of a resumed series: nothing else knows their samples any more."""
+        """Read the finished shards of a resumed series for their samples."""
         from torchdata_ais.index.build import index_shard
 
         for shard in shards:

@@ -1,4 +1,4 @@
-"""Samples to the blocks of their members, checked so that readers get the same samples back."""
+"""Encoding of samples to tar blocks, checked to be read back the same."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torchdata_ais.tar.writer import Buffer
 logger = logging.getLogger("torchdata_ais")
 
 _BY_READERS = frozenset({"__key__", "__url__", "__local_path__"})
-"""Fields that readers add themselves: stored as members they would be there twice."""
+"""Fields that readers add themselves: as members they would be doubled."""
 
 
 class Packed(NamedTuple):
-    """A sample as it will stand in the archive.
+    """A sample as stored in the archive.
 
     Attributes:
         key: Its key.
@@ -53,9 +53,10 @@ class PackingNames(TypedDict, total=False):
 
 
 class SamplePacker:
-    """Encodes samples and lays out their members, sorted by field; nothing is written here.
+    """Encodes samples and lays out their members, sorted by field.
 
-    Keys such as ``/data/x`` and ``../x`` are written as they are, as webdataset does; the first is logged as a warning.
+    Nothing is written here. Keys such as ``/data/x`` and ``../x`` are written as they are, as webdataset does; the
+    first is logged as a warning.
 
     Args:
         encoder: See `torchdata_ais.codecs.build_encoder`.
@@ -157,7 +158,7 @@ def key_of(sample: Mapping[str, Any]) -> str:
     """Return the key of a sample, if readers will find the same one.
 
     Raises:
-        UsageError: There is none, or it has a dot in its last part, where readers end it; or it is no real text.
+        UsageError: The key is missing, has a dot in its last part, where readers end it, or is not valid text.
     """
     key = sample.get("__key__")
     if not isinstance(key, str):

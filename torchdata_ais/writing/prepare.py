@@ -32,17 +32,17 @@ def prepare(
     todo: str = _GO_ON,
     is_mine: Callable[[int], bool] = lambda number: True,  # noqa: ARG005
 ) -> None:
-    """Make the folder of the shards; refuse to mix new ones with those of another time.
+    """Make the folder of the shards; refuse to mix new ones with old ones.
 
     Args:
-        pattern: Where the shards go.
-        store: Gives the transport settings.
+        pattern: The pattern of the shards.
+        store: Returns the transport settings.
         new: Whether there may be none yet.
-        todo: What to do if there are some.
+        todo: The remedy if there are some.
         is_mine: Which numbers count: others are those of another part.
 
     Raises:
-        UsageError: This is no pattern of shards, or there are some.
+        UsageError: Not a pattern of shards, or there are some.
         NotFoundError: No such bucket.
     """
     check_pattern(pattern)
@@ -63,19 +63,20 @@ def prepare(
 
 @contextmanager
 def folder_of(pattern: str) -> Iterator[None]:
-    """Take away again, if what runs inside fails, the folders that it made for the shards, as far as they are empty."""
+    """Remove empty folders made for the shards if the block fails."""
     place = parse_url(pattern)
     with no_empty_folders([Path(place.name).parent] if place.kind == "file" else []):
         yield
 
 
 def check_bucket(name: str, options: Callable[[], StoreOptions]) -> None:
-    """Raise if an object's bucket is not there: a shard is written for minutes before it is stored.
+    """Raise if an object's bucket does not exist, before shards are written.
 
-    Whatever else the cluster says, it says again when the shard is stored, and is asked again then.
+    A shard is written for minutes before it is stored. Other errors of the cluster are raised when the shard is
+    stored.
 
     Raises:
-        NotFoundError: There is no such bucket.
+        NotFoundError: The bucket does not exist.
     """
     place = parse_url(name)
     if place.kind != "object":
@@ -96,7 +97,9 @@ def check_bucket(name: str, options: Callable[[], StoreOptions]) -> None:
 
 
 def check_place(name: str) -> None:
-    """Refuse a path of this machine where no file can be written, before anything is made.
+    """Refuse a path where no file can be written, before anything is made.
+
+    It is a path of this machine.
 
     Raises:
         UsageError: It is a folder.
@@ -157,16 +160,18 @@ def check_not_read(
 
 
 def check_apart(pattern: str, sources: Any, store: Callable[[], StoreOptions], first: int = 0) -> None:
-    """Refuse new shards that the same source would find beside the old ones: each sample would be there twice.
+    """Refuse new shards that their own source would contain later.
+
+    Each sample would be there twice.
 
     Args:
-        pattern: Where the new shards go.
-        sources: What is read, as the user named it: one or a list. What is no text or path is not looked at.
-        store: Gives the transport settings.
+        pattern: The pattern of the new shards.
+        sources: The source as the user named it: one or a list. Only texts and paths are checked.
+        store: Returns the transport settings.
         first: The number of the first new shard.
 
     Raises:
-        UsageError: They lie in the folder, prefix or pattern that is read.
+        UsageError: They are in the folder, prefix or pattern that is read.
     """
     place = parse_url(pattern)
     new = NUMBER.sub(lambda found: found[0] % first, place.name.replace("%%", "%"))
@@ -195,6 +200,6 @@ def check_apart(pattern: str, sources: Any, store: Callable[[], StoreOptions], f
 
 
 def _bucket(place: Location, store: Callable[[], StoreOptions]) -> tuple[object, ...]:
-    """Return what tells the bucket of an object from all others."""
+    """Return a key that identifies the bucket of an object."""
     endpoint = place.endpoint or store().endpoint
     return place.bucket, place.provider, place.namespace, origin(endpoint) if endpoint else ""

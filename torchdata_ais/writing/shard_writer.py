@@ -34,7 +34,7 @@ def finished_shards(
     *,
     check: bool,
 ) -> Manifest | None:
-    """Return the manifest that is stored, cut before the first shard that is no longer there; or None.
+    """Return the stored manifest, cut before the first missing shard; or None.
 
     Raises:
         StateError: It was written with other settings, or names shards that are not of this series.
@@ -66,7 +66,7 @@ def finished_shards(
 
 
 class Replay:
-    """Lets as many samples pass as the finished shards hold, and checks that they are the same.
+    """Passes as many samples as finished shards hold, and compares them.
 
     Args:
         shards: The finished shards.
@@ -80,7 +80,7 @@ class Replay:
 
     @property
     def is_over(self) -> bool:
-        """Whether the next sample is a new one."""
+        """Report whether the next sample is a new one."""
         return self._at == len(self._shards)
 
     def passes(self, key: str) -> None:
@@ -127,8 +127,8 @@ class PackedInto(PackingNames, total=False):
     """Packing of samples, and their index.
 
     Attributes:
-        index: Whether, and where, to make the sample index on the way; or what takes the shards of it.
-        shard_step: What to add to a shard's number for the next.
+        index: Whether, and where, to make the sample index on the way; or an object that takes its shards.
+        shard_step: Difference of the numbers of two shards.
     """
 
     index: bool | str | Taker
@@ -136,11 +136,11 @@ class PackedInto(PackingNames, total=False):
 
 
 class ShardWriter(Writer):
-    """Write samples to a series of tar shards, each of which appears when it is whole.
+    """Write samples to a series of tar shards, each published when whole.
 
     A shard is finished when the next sample would make it hold more than `maxcount` samples or more than `maxsize`
-    bytes. No shard is empty, none short: an exception in the ``with`` body discards the shard under way and leaves
-    the finished ones. With a manifest, running the same program again with ``resume=True`` goes on after them.
+    bytes. No shard is empty, none short: an exception in the ``with`` body discards the shard under way and leaves the
+    finished ones. With a manifest, running the same program again with ``resume=True`` continues after them.
 
     Takes:
         Samples by `write`, as `TarWriter` does.
@@ -152,8 +152,8 @@ class ShardWriter(Writer):
         As `TarWriter`, and 300 bytes for each finished shard.
 
     Args:
-        pattern: Where shards go: ``out/train-%06d.tar`` or ``ais://bucket/train-%06d.tar``; ``pattern % number``
-            is one shard. Its end may ask for compression.
+        pattern: The names of the shards: ``out/train-%06d.tar`` or ``ais://bucket/train-%06d.tar``; ``pattern %
+            number`` is one shard. Its end may select compression.
         maxcount: Most samples in a shard.
         maxsize: Most bytes of a shard, headers, padding and end included, before compression. Only a sample that is
             larger by itself makes a larger shard.
@@ -166,10 +166,10 @@ class ShardWriter(Writer):
             In a bucket, keep it out of the prefix that is listed for training.
         resume: Take the shards of `manifest` as written, if they are still there: `write` passes over as many samples
             as they hold, and checks that their keys are the same. Where `post` may have moved them, they are taken as
-            they are said to be.
-        index: Make the sample index on the way (see `torchdata_ais.SampleIndex`): True stores it beside the shards, a
-            text where it says. Not for compressed shards. The finished shards of a resumed series are read for it.
-        shard_step: What to add to a shard's number for the next: several writers of one pattern, each with another
+            the manifest has them.
+        index: Make the sample index on the way (see `torchdata_ais.SampleIndex`): True stores it next to the shards, a
+            text is its path. Not for compressed shards. The finished shards of a resumed series are read for it.
+        shard_step: Difference of the numbers of two shards: several writers of one pattern, each with another
             `start_shard` below it, never write the same.
         cluster: See `torchdata_ais.store.Cluster`.
         compress: As in `TarWriter`.
@@ -187,7 +187,7 @@ class ShardWriter(Writer):
         notes: Further JSON values for the manifest.
 
     Raises:
-        UsageError: A pattern without a number, or a bad argument; and what `TarWriter.write` raises.
+        UsageError: A pattern without a number, or a bad argument; and the errors of `TarWriter.write`.
         StateError: The manifest was written with other settings, or other samples come than the first time.
         TransportError: A bucket did not take a shard.
 
@@ -307,20 +307,20 @@ class ShardWriter(Writer):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What else the manifest says."""
+        """Further values of the manifest."""
         return self._manifest.notes
 
     def resume_at(self) -> Any:
-        """Pass over nothing, and return the cursor noted with the last finished shard; None if there is none.
+        """Start after the finished shards; return their last cursor, or None.
 
-        For callers that can begin in the middle of their samples: the next one they write must be the one after it.
+        For callers that can start in the middle of their samples: the next one they write must be the one after it.
         """
         self.total = self._manifest.samples
         self._replay = Replay([])
         return self.cursor
 
     def write(self, obj: Mapping[str, Any]) -> int:
-        """Write one sample, all of it or nothing, and return the bytes of its fields together.
+        """Write one sample, all of it or nothing; return its fields' bytes.
 
         Returns 0 for a sample that a finished shard of the resumed series holds.
         """
@@ -352,7 +352,7 @@ class ShardWriter(Writer):
         return sample.payload
 
     def next_stream(self) -> OpenArchive:
-        """Finish the shard under way, if any, and begin the next: for boundaries of your own."""
+        """Finish the current shard, if any, and start the next one."""
         self.finish()
         if not self._is_saved:
             self._save()  # an older manifest must not speak for the shards that follow
@@ -366,7 +366,10 @@ class ShardWriter(Writer):
         return self._archive
 
     def finish(self) -> None:
-        """Finish the shard under way: publish it, call `post`, note it in the manifest. Does nothing without one."""
+        """Finish the current shard, if any: publish it, call `post`, note it.
+
+        It is noted in the manifest.
+        """
         archive, self._archive = self._archive, None
         if archive is None or not archive.count:
             if archive is not None:
@@ -428,7 +431,7 @@ class ShardWriter(Writer):
         if self._opener is None:
             return open_target(name, self._options)
         stream = self._opener(name)
-        keep = isinstance(stream, io.BytesIO)  # closed, it would lose what was written
+        keep = isinstance(stream, io.BytesIO)  # closed, it would lose its content
         return StreamTarget(stream, None if keep else getattr(stream, "close", None))
 
     def _save(self) -> None:

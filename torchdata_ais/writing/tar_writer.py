@@ -30,9 +30,9 @@ class TarWriter(Writer):
         (``TMPDIR``) until it is whole.
 
     Args:
-        fileobj: A path, ``ais://bucket/name.tar`` (or another provider's URI, or an object URL), ``-`` for
-            standard output, or a binary file, which stays open. To what was written to a file object or to standard
-            output before an exception, no end marker is added, so that readers see that it is cut.
+        fileobj: A path, ``ais://bucket/name.tar`` (or another provider's URI, or an object URL), ``-`` for standard
+            output, or a binary file, which stays open. After an exception a file object or standard output gets no end
+            marker, so that readers see that it is cut.
         user: Owner of the members.
         group: Group of the members.
         mode: Permission bits of the members.
@@ -40,9 +40,9 @@ class TarWriter(Writer):
             end of the name.
         encoder: True for the field table (`torchdata_ais.codecs.build_encoder`), False for bytes and str only, a dict
             from endings to functions, or a function of the sample.
-        keep_meta: Whether fields that begin with ``_`` are stored, too; what readers add themselves never is.
+        keep_meta: Whether fields that begin with ``_`` are stored, too; fields that readers add themselves never are.
         mtime: Time of the members in seconds since 1970; None is 0.
-        format: USTAR always, with PAX headers for what it cannot say; named here only to be checked.
+        format: USTAR always, with PAX headers where needed; named here only to be checked.
         allow_pickle: Let ``pkl`` fields be pickled.
         quality: For JPEG and WebP, 1 to 100.
         cluster: See `torchdata_ais.store.Cluster`.
@@ -105,7 +105,7 @@ class TarWriter(Writer):
         self._archive = OpenArchive(target, compression)
 
     def write(self, obj: Mapping[str, Any]) -> int:
-        """Write one sample, all of it or nothing, and return the bytes of its fields together."""
+        """Write one sample, all of it or nothing; return its fields' bytes."""
         sample = self._pack(obj)
         self._archive.add(sample)
         return sample.payload

@@ -33,10 +33,10 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class Target(ABC):
-    """Takes bytes, and publishes them under a name when told that they are whole.
+    """Takes bytes, and publishes them under a name on request.
 
     Attributes:
-        name: What messages call it.
+        name: Its name in messages.
         size: Bytes written so far.
     """
 
@@ -47,7 +47,7 @@ class Target(ABC):
 
     @property
     def checksum(self) -> str:
-        """XXH64 of what was written, as 16 hexadecimal digits."""
+        """XXH64 of the written bytes, as 16 hexadecimal digits."""
         return self._digest.hexdigest()
 
     def write(self, block: Buffer) -> None:
@@ -61,11 +61,17 @@ class Target(ABC):
 
     @abstractmethod
     def publish(self) -> None:
-        """Make what was written appear under its name, and let go of everything. Once, and nothing after it."""
+        """Publish the written bytes, and release all resources.
+
+        Called once, with nothing after it.
+        """
 
     @abstractmethod
     def discard(self) -> None:
-        """Forget what was written, as far as that can be done. Safe to call twice, and after `publish`."""
+        """Discard the written bytes, as far as possible.
+
+        Safe to call twice, and after `publish`.
+        """
 
 
 class _Kept(Target):
@@ -84,7 +90,7 @@ class _Kept(Target):
         self._finalizer = weakref.finalize(self, _abandoned, os.getpid(), name, file, part)
 
     def discard(self) -> None:
-        """Let go of the file, and remove it."""
+        """Close the file, and remove it."""
         if self._finalizer.detach():
             _remove(self._file, self._part)
 
@@ -97,16 +103,16 @@ class _Kept(Target):
 
 
 class FileTarget(_Kept):
-    """A file: written as ``.NAME.part`` beside it, renamed when it is whole.
+    """A file: written as ``.NAME.part`` next to it, renamed when it is whole.
 
-    The part belongs to one writer at a time (it is locked), and a part that a killed process has left behind is
-    written over by the next one.
+    The part belongs to one writer at a time (it is locked), and the part of a killed process is written over by the
+    next one.
 
     Args:
         path: Where the file shall be. A link is followed.
 
     Raises:
-        NotFoundError: There is no such folder.
+        NotFoundError: The folder does not exist.
         UsageError: Another writer is at work on the same file.
     """
 
@@ -127,7 +133,10 @@ class FileTarget(_Kept):
         super().__init__(path, file, part)
 
     def publish(self) -> None:
-        """Flush to the disk, then rename: after a power cut there is the old file or the new one."""
+        """Flush to the disk, then rename the part.
+
+        After a power cut there is the old file or the new one.
+        """
         with naming(self._kept_in):
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -137,9 +146,10 @@ class FileTarget(_Kept):
 
 
 class ObjectTarget(_Kept):
-    """An object: kept in a temporary file without a name (in ``TMPDIR``), stored when it is whole.
+    """An object: kept in a temporary file, stored when it is whole.
 
-    The cluster takes an object with its length and checksum or not at all. A killed process leaves nothing behind.
+    The file has no name (in ``TMPDIR``). The cluster takes an object with its length and checksum or not at all. A
+    killed process leaves nothing.
 
     Args:
         place: Where it will be.
@@ -165,19 +175,19 @@ class ObjectTarget(_Kept):
         self._finalizer.detach()
         with self._file as file:
             with naming(self._kept_in):
-                file.seek(0)  # writes what is left
+                file.seek(0)  # writes the rest
             put_object(self._place, file, self._options, size=self.size, checksum=self.checksum)
 
 
 class StreamTarget(Target):
-    """A stream of the caller's. What was written cannot be taken back.
+    """A stream of the caller's. Written bytes cannot be taken back.
 
     Args:
         stream: Has ``write``.
         close: Called at the end, well or not.
 
     Raises:
-        UsageError: It takes text, or is no stream.
+        UsageError: It takes text, or is not a stream.
     """
 
     def __init__(self, stream: Any, close: Callable[[], object] | None = None) -> None:
@@ -188,7 +198,7 @@ class StreamTarget(Target):
                 todo='pass a path, a URL, or a file opened in mode "wb"',
             )
         self._stream, self._close = stream, close
-        # A raw stream may take a part of what it is given.
+        # A raw stream may take a part of its input.
         self._raw = isinstance(stream, io.RawIOBase)
 
     def _write(self, block: Buffer) -> None:
@@ -201,25 +211,25 @@ class StreamTarget(Target):
                 rest = rest[self._stream.write(rest) :]
 
     def publish(self) -> None:
-        """Flush, and close what is ours to close."""
+        """Flush, and close the file if it is ours."""
         if hasattr(self._stream, "flush"):
             with naming(self.name):
                 self._stream.flush()
         self.discard()
 
     def discard(self) -> None:
-        """Close what is ours to close."""
+        """Close the file if it is ours."""
         close, self._close = self._close, None
         if close is not None:
             close()
 
 
 def open_target(to: Any, options: Callable[[], StoreOptions] = StoreOptions) -> Target:
-    """Return the target that a path, a URL, ``-`` (standard output) or a stream names.
+    """Return the target of a path, a URL, ``-`` (standard output) or a stream.
 
     Args:
         to: See above.
-        options: Gives the transport settings; asked for objects only.
+        options: Returns the transport settings; called for objects only.
 
     Raises:
         NotFoundError: The folder is not there.
@@ -244,7 +254,7 @@ def open_target(to: Any, options: Callable[[], StoreOptions] = StoreOptions) -> 
     if os.path.isdir(place.name):  # noqa: PTH112 - text in
         raise UsageError.at("this is a folder", todo="name a file in it", url=place.name)
     if os.path.exists(place.name) and not os.path.isfile(place.name):  # noqa: PTH110, PTH113 - text in
-        # A pipe or device: nothing to put a part beside, nothing to rename.
+        # A pipe or device: a part next to it, or a renaming, is not possible.
         stream = open(place.name, "wb")  # noqa: SIM115, PTH123 - closed by the target
         return StreamTarget(stream, stream.close)
     return FileTarget(place.name)
@@ -252,6 +262,7 @@ def open_target(to: Any, options: Callable[[], StoreOptions] = StoreOptions) -> 
 
 def _locked(part: str, path: str) -> int:
     """Open the part file, empty, for one writer alone."""
+    # Repeated until the locked file is the one under this name: it may be renamed between open and lock.
     while True:
         fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -265,14 +276,14 @@ def _locked(part: str, path: str) -> int:
             ) from None
         except OSError:  # a file system without locks
             pass
-        # The other writer may have published the file that was opened here as its part: then it is no part now.
+        # The other writer may have published the file that was opened here as its part: then it is not a part now.
         try:
             if os.path.samestat(os.fstat(fd), os.stat(part)):  # noqa: PTH116
                 os.ftruncate(fd, 0)
                 return fd
         except FileNotFoundError:
             pass
-        except BaseException:  # Ctrl-C: nobody else would remove it
+        except BaseException:  # Ctrl-C: no other code would remove it
             os.unlink(part)  # noqa: PTH108
             os.close(fd)
             raise
@@ -284,11 +295,11 @@ def _remove(file: Any, part: str | None) -> None:
         with suppress(OSError):
             os.unlink(part)  # noqa: PTH108
     with suppress(OSError):
-        file.close()  # flushes what cannot be written, if the disk is full
+        file.close()  # flushes the rest, which fails if the disk is full
 
 
 def _abandoned(pid: int, name: str, file: Any, part: str | None) -> None:
-    """Clean up after a writer that nobody closed, and say so: its samples are nowhere."""
+    """Clean up after a writer that was not closed, and log the loss."""
     if pid != os.getpid():  # a copy in a child process: the writer is the parent's
         return
     _remove(file, part)
@@ -296,10 +307,10 @@ def _abandoned(pid: int, name: str, file: Any, part: str | None) -> None:
 
 
 class Compressor(Protocol):
-    """What `bz2`, `lzma`, `zlib` and Zstandard have in common."""
+    """Common interface of `bz2`, `lzma`, `zlib` and Zstandard compressors."""
 
     def compress(self, data: Any, /) -> bytes:
-        """Take data, return what is ready."""
+        """Take data, return the output that is ready."""
 
     def flush(self) -> bytes:
         """Return the rest."""
@@ -333,7 +344,9 @@ def compression_for(name: object, compress: bool | str | None) -> str:
 
 
 def new_compressor(kind: str) -> Compressor | None:
-    """Return a compressor of one stream; None for ``""``. The same data give the same bytes: no time is written.
+    """Return a compressor of one stream; None for ``""``.
+
+    The same data give the same bytes: no time is written.
 
     Raises:
         MissingLibraryError: No library for Zstandard is installed. (Also an ImportError.)

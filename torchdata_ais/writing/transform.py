@@ -28,13 +28,13 @@ from torchdata_ais.samples import shown_fields
 from torchdata_ais.writing.sources.source import Source, Tally
 
 Outcome = dict[str, Any] | Exception | None
-"""The encoded sample, why it cannot be had, or None for one that is not wanted."""
+"""The encoded sample, its error, or None for one that was left out."""
 
 _WITHOUT = Remedy("mend or remove it", 'go on without such samples by on_error="skip"')
 _MENDED = Remedy("mend the function", 'go on without such samples by on_error="skip"')
 
 _SOUNDS = frozenset(["flac", "mp3", "wav", "ogg", "opus", "aif", "aiff", "au"])
-_OPEN = (0, 0xFFFFFFFF)  # what a program writes that does not know the length yet
+_OPEN = (0, 0xFFFFFFFF)  # written by programs that do not know the length yet
 
 
 class Transform:
@@ -42,7 +42,7 @@ class Transform:
 
     Args:
         load: Makes a sample of an item.
-        edit: What is to be done to it.
+        edit: Changes to it.
         seed: For ``rng``.
     """
 
@@ -144,18 +144,18 @@ class EditNames(TypedDict, total=False):
 @checked_options
 @dataclass(frozen=True)
 class Edit:
-    """What `torchdata_ais.writing.convert` makes of each sample.
+    """Changes of each sample by `torchdata_ais.writing.convert`.
 
     Attributes:
         select: A function of the sample as it was read (bytes); false leaves it out.
-        decode: Turn the bytes into values first: the name of a spec (``"rgb8"``), or what
-            `torchdata_ais.Decoder` returned.
+        decode: Turn the bytes into values first: the name of a spec (``"rgb8"``), or the result of
+            `torchdata_ais.Decoder`.
         map: A function from a sample to a sample; None leaves it out. It need not return the key.
         rng: Whether to call ``map(sample, rng)`` with a `random.Random` that depends on the seed and the key alone.
         fields: Keep these fields only.
         keys: ``"number"`` gives the samples new keys, their numbers with nine digits: for shards whose keys repeat.
         check: Decode every picture, text, number and JSON field once, to see that it can be, and every sound where
-            soundfile is installed (extra ``[audio]``); what is written are the bytes as they came.
+            soundfile is installed (extra ``[audio]``); the bytes are written unchanged.
         encoder: As in `TarWriter`.
         allow_pickle: As in `TarWriter`.
         quality: As in `TarWriter`.
@@ -196,7 +196,7 @@ class Edit:
 
     @property
     def is_copy(self) -> bool:
-        """Whether nothing is computed: bytes go in and come out."""
+        """Report whether nothing is computed: bytes go in and come out."""
         return (
             self.select is self.decode is self.map is None
             and isinstance(self.encoder, bool)
@@ -211,13 +211,13 @@ class Edit:
 
 
 def checked_sound(name: str, data: bytes) -> bytes | None:
-    """Decode a sound field once, where soundfile is installed; a WAV file is also measured by what its header says.
+    """Decode a sound field once, where soundfile is installed.
 
-    Returns None for fields that are no sound.
+    A WAV file is also measured by its header. Returns None for other fields.
 
     Raises:
         ValueError: It is cut.
-        Exception: What libsndfile says of it.
+        Exception: The error of libsndfile.
 
     Example:
         >>> checked_sound("wav", b"RIFF" + (100).to_bytes(4, "little") + b"WAVE")
@@ -238,10 +238,10 @@ def checked_sound(name: str, data: bytes) -> bytes | None:
 
 _CHUNK_ITEMS = 32
 _KINDS = 100
-"""Sets of fields that samples of one conversion may have, to be told what some lack; of more, nothing is told."""
+"""Most sets of fields in one conversion with a report of missing fields."""
 _CHUNK_BYTES = 8 << 20
 _WARNED = 1000
-"""Samples given up after errors of one class that are named one by one, with ``on_error="warn"``."""
+"""Errors of one class logged one by one, with ``on_error="warn"``."""
 
 OnError = Literal["raise", "warn", "skip"]
 
@@ -264,11 +264,11 @@ class Lacking(NamedTuple):
 
 @dataclass
 class Counts:
-    """What became of the samples.
+    """Counts of the samples by their outcome.
 
     Attributes:
-        dropped: How many were not wanted.
-        skipped: How many were given up, by the class of the error, and what the first of each class said.
+        dropped: How many were left out.
+        skipped: How many were given up, by the class of the error, and the text of the first of each class.
         unmet: The fields to keep that no sample had.
         kinds: How many samples had which fields, and the key of the first that had these.
     """
@@ -291,7 +291,7 @@ class Counts:
         return {name: count for name, (count, _) in self.skipped.items()}
 
     def judged(self, outcome: Outcome, on_error: OnError) -> dict[str, Any] | None:
-        """Return the sample to write, or None; raise what must not be passed over."""
+        """Return the sample to write, or None; raise fatal errors."""
         if outcome is None:
             self.dropped += 1
             return None
@@ -324,7 +324,7 @@ class Counts:
 
 
 def _told(error: Exception) -> Exception:
-    """Return an error without what to do about it: what it says is done already."""
+    """Return an error without its remedy, which is done already."""
     return type(error)(error.what, place=error.place) if isinstance(error, AISError) else error
 
 

@@ -1,8 +1,8 @@
-"""Look before you train: are the shards sound, what can this machine and this cluster deliver, is all in place.
+"""Checks before training: shards, speed, installation and cluster.
 
-`lint_shards` reads every shard as training would and tells all that is wrong, `reshard` writes the good samples
-anew, `measure` times the stages of a chain one by one, `diagnose` looks at the installation and the cluster. The
-commands ``torchdata-ais lint``, ``bench`` and ``doctor`` print what they return.
+`lint_shards` reads every shard as training would and reports all problems. `reshard` writes the good samples to new
+shards. `measure` times the stages of a chain one by one. `diagnose` checks the installation and the cluster. The
+commands ``torchdata-ais lint``, ``bench`` and ``doctor`` print their results.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""`diagnose`: checks of installation, loaders, codecs, cluster, clock and stored shards."""
+"""`diagnose`: checks of installation, codecs, cluster, clock and shards."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at.
+    """Result of one check.
 
     Attributes:
-        name: What.
+        name: The name of the check.
         state: ``"ok"``; ``"note"``: works with less; ``"bad"``: will not work.
-        text: What was found.
-        todo: What to do about it, if anything.
+        text: The finding.
+        todo: The remedy, if any.
     """
 
     name: str
@@ -51,10 +51,10 @@ class Check:
 
 
 def diagnose(cluster: Cluster = None, *, shards: str = "") -> list[Check]:
-    """Look at everything a training needs. What fails is an answer, never an exception.
+    """Check all requirements of a training. A failed check never raises.
 
     Args:
-        cluster: The cluster to ask, see `torchdata_ais.store.Cluster`; a note if there is none.
+        cluster: The cluster to check, see `torchdata_ais.store.Cluster`; a note if there is none.
         shards: ``ais://bucket/prefix`` of shards to look at, too: whether the last byte of each can be read.
 
     Example:
@@ -206,7 +206,10 @@ def _buckets(options: StoreOptions, where: str, how: str) -> Check:
 
 
 def _shards(source: str, options: StoreOptions) -> Check:
-    """Read the last byte of each shard: one that a job of the cluster has damaged ends before."""
+    """Read the last byte of each shard: a damaged one ends before.
+
+    A job of the cluster may have damaged it.
+    """
     place = parse_url(source).at(options.endpoint)
     if place.kind != "object":
         return Check("shards", "bad", f"{redact(source)} is not in a bucket", "write ais://bucket/prefix")

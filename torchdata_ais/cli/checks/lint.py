@@ -36,19 +36,19 @@ KEPT_PROBLEMS = 20  # of one shard; more are counted
 
 
 def shown(url: str) -> str:
-    """Return a URL as people write it: ``ais://bucket/name`` for an object, without secrets."""
+    """Return a URL for people: ``ais://bucket/name``, without secrets."""
     place = parse_url(url)
     return place.uri if place.kind == "object" else redact(url)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem of a shard.
 
     Attributes:
         kind: The class of the error that training would raise, or a word of the linter's own: ``FieldsDiffer``,
             ``NoSamples``, ``NoSuchField``, ``RareField``, ``KeysRepeated``, ``UnevenShards``.
-        text: What is wrong, and what to do.
+        text: The problem and its remedy.
         severity: ``"error"`` stops training or loses samples; ``"note"`` is worth knowing.
         url: The shard.
         member: The archive member.
@@ -68,7 +68,7 @@ class Problem:
 
     @classmethod
     def of(cls, error: Exception, url: str) -> Problem:
-        """Return the problem that an error tells of."""
+        """Return the problem of an error."""
         place = error.place if isinstance(error, AISError) else {}
         what, todo = (error.what, error.todo) if isinstance(error, AISError) else (str(error), "")
         text = Sentences(" ".join(what.splitlines()).strip(), todo)
@@ -86,18 +86,18 @@ class Problem:
 
 @dataclass
 class ShardReport:
-    """One shard.
+    """Findings in one shard.
 
     Attributes:
         url: The shard, as people write it.
         source: The shard, as it is read.
         samples: Samples that could be grouped.
         bytes: Bytes of their fields.
-        good: Samples without a problem of their own.
+        good: Samples without a problem.
         whole: Whether the shard could be read to a sound end.
         errors: How many problems there are.
         problems: The first 20 of them.
-        scattered: Keys whose members do not stand together.
+        scattered: Keys whose members are not consecutive.
         shapes: For each set of fields: how many samples have it, and key and offset of the first.
     """
 
@@ -121,14 +121,14 @@ class ShardReport:
 
 @dataclass
 class LintReport:
-    """A set of shards.
+    """Findings in a set of shards.
 
     Attributes:
         shards: Each of them, in the order of the listing.
-        across: What shows only when shards are compared: fields, keys, sizes.
+        across: Problems between shards: fields, keys, sizes.
         required: The fields each sample must have, as alternatives (``("jpg;png", "cls")``).
         seconds: How long it took.
-        index: The sample index of the shards, if it was asked for and there is no error.
+        index: The sample index of the shards, if it was requested and errors are absent.
     """
 
     shards: list[ShardReport]
@@ -139,23 +139,23 @@ class LintReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error. Notes do not count."""
+        """True without errors. Notes do not count."""
         return next(self.errors(), None) is None
 
     def errors(self) -> Iterator[Problem]:
-        """Yield the problems of severity ``"error"``: those kept of each shard, then those of the comparison."""
+        """Yield the errors: those kept of each shard, then of the comparison."""
         for problem in self.problems():
             if problem.severity == "error":
                 yield problem
 
     def problems(self) -> Iterator[Problem]:
-        """Yield all problems kept: those of each shard, then those of the comparison."""
+        """Yield all problems: those kept of each shard, then of the comparison."""
         for shard in self.shards:
             yield from shard.problems
         yield from self.across
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return the report as plain values for JSON."""
         return {
             "ok": self.ok,
             "shards": [
@@ -216,12 +216,15 @@ def compared(
 
 
 def lacking(fields: tuple[str, ...] | dict[str, object], required: tuple[str, ...]) -> list[str]:
-    """Return the required fields that are not there; alternatives are joined by ``;``."""
+    """Return the missing required fields; alternatives are joined by ``;``."""
     return [names for names in required if not any(name in fields for name in names.split(";"))]
 
 
 def unmatched(shards: Sequence[ShardReport], only: tuple[str, ...]) -> Iterator[Problem]:
-    """Yield an error for each field that was to be decoded and that no sample has: nothing was checked for it."""
+    """Yield an error for each field to decode that no sample has.
+
+    Nothing was checked for it.
+    """
     there = sorted({field for shard in shards for shape in shard.shapes for field in shape})
     for field in only:
         if there and field not in there:
@@ -246,12 +249,12 @@ def _lacks(shard: ShardReport, common: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _uneven(shards: Sequence[ShardReport]) -> Iterator[Problem]:
-    """Yield a note if some shards hold several times what others do."""
+    """Yield a note if some shards are several times larger than others."""
     sizes = sorted((shard.samples, shard.url) for shard in shards if shard.whole)
     if len(sizes) < 2:
         return
     median = sizes[len(sizes) // 2][0]
-    # The last shard of a series is short as a rule: the smallest of all is no surprise.
+    # The last shard of a series is usually short: that the smallest of all differs is expected.
     if sizes[-1][0] > _UNEVEN * median or (len(sizes) > 2 and sizes[1][0] * _UNEVEN < median):
         text = (
             f"shards hold {sizes[0][0]} ({sizes[0][1]}) to {sizes[-1][0]} samples ({sizes[-1][1]}), {median} in the"
@@ -286,20 +289,19 @@ def lint_shards(
     read: Callable[[int], object] | None = None,
     cluster: Cluster = None,
 ) -> LintReport:
-    """Read every shard to its end and report all that is wrong with it.
+    """Read every shard to its end and report all problems in it.
 
     Checked for each shard: tar headers, end of archive, length and checksum of the object; that keys are unique, and
-    the members of each key stand together; that no field is there twice; that every field decodes. Then across the
+    the members of each key are consecutive; that no field is there twice; that every field decodes. Then across the
     shards: that samples have the same fields, that no key comes back in another shard, that sizes are even.
 
-    Takes:
-        What `AISSourceLister` takes: a prefix, a template, a path or pattern, a bucket, or a list of these.
+    Takes: As `AISSourceLister`: a prefix, a template, a path or pattern, a bucket, or a list of these.
 
     Order:
-        Reports stand in the order of the listing, whatever `jobs` is.
+        Reports have the order of the listing, for any `jobs`.
 
     Memory:
-        For each of `jobs` shards what `load_tar` needs, and about 100 bytes a sample for its key.
+        For each of `jobs` shards the memory of `load_tar`, and about 100 bytes a sample for its key.
 
     Args:
         source: See above.
@@ -315,9 +317,9 @@ def lint_shards(
         cluster: See `torchdata_ais.store.Cluster`.
 
     Raises:
-        NotFoundError: There is no such bucket, or no shard.
-        ConnectError, AuthError: The cluster cannot be asked at all.
-        UsageError: `source` is none; or a field needs a library that is not installed.
+        NotFoundError: The bucket does not exist, or has no shard.
+        ConnectError, AuthError: The cluster cannot be reached at all.
+        UsageError: `source` is not a source; or a field needs a library that is not installed.
 
     Example:
         >>> from torchdata_ais.testing import write_shard
@@ -384,7 +386,7 @@ def _in_order(
         with slots:
             try:
                 future.set_result(None if stop.is_set() else function(url))
-            except BaseException as error:  # noqa: BLE001 - whoever waits for the result raises it
+            except BaseException as error:  # noqa: BLE001 - the thread that waits for the result raises it
                 future.set_exception(error)
 
     try:
@@ -447,21 +449,21 @@ def _lint_one(
             )
         )
     for key, offset, shape in met:
-        if key not in report.scattered:  # else it is only a part of its sample, and the error says so
+        if key not in report.scattered:  # else it is only a part of its sample, which the error covers
             count, first, at = report.shapes.get(shape, (0, key, offset))
             report.shapes[shape] = count + 1, first, at
     return report, met
 
 
 class _Keys:
-    """Which shard each key was met in, by a hash of 64 bits."""
+    """Shards of each key, by a hash of 64 bits."""
 
     def __init__(self) -> None:
         self._first: dict[int, int] = {}
         self._urls: list[str] = []
 
     def repeated(self, url: str, met: list[_Met]) -> list[Problem]:
-        """Add the keys of a shard; return one note if some of them were met in other shards."""
+        """Add the keys of a shard; return a note if other shards have some."""
         number = len(self._urls)
         self._urls.append(url)
         first: tuple[str, int, int] | None = None

@@ -17,12 +17,12 @@ from torchdata_ais.store import Cluster, StoreOptions, cluster_options
 
 @dataclass
 class Resharded:
-    """What was written.
+    """Result of `reshard`.
 
     Attributes:
         shards: Names of the new shards.
         samples: How many samples they hold.
-        joined: Samples whose members did not stand together, now put together.
+        joined: Samples whose members were not consecutive, now put together.
         renamed: Samples that got a new key, since another shard has the same.
         left_out: Samples left out, by the class of the problem.
         classes: Where the names of the classes were noted; None without any.
@@ -46,12 +46,12 @@ def reshard(
     progress: Callable[[int, int], object] | None = None,
     cluster: Cluster = None,
 ) -> Resharded:
-    """Write the good samples of the shards of a report to new shards; the old ones stay as they are.
+    """Write the good samples of a report's shards to new shards.
 
-    Of a shard that breaks off, the samples before the break are written. Members of one key that do not stand
-    together are put together (in a shard that is whole; in another, a part may be missing). Samples that do not decode
-    or lack a field of ``report.required`` are left out and counted. Names of classes that lie beside the shards
-    (``classes.json``) are written beside the new ones, too.
+    The old ones stay as they are. Of a shard that breaks off, the samples before the break are written. Members of one
+    key that are not consecutive are put together (in a shard that is whole; in another, a part may be missing).
+    Samples that do not decode or lack a field of ``report.required`` are left out and counted. Names of classes that
+    are stored with the shards (``classes.json``) are written with the new ones, too.
 
     Order:
         That of the shards; samples that were put together come at the end of theirs.
@@ -60,7 +60,7 @@ def reshard(
         The members of scattered keys of one shard, and 100 bytes for each sample's key.
 
     Args:
-        report: What `lint_shards` returned.
+        report: The result of `lint_shards`.
         target: Pattern of the new shards: ``out/train-%06d.tar`` or ``ais://bucket/train-%06d.tar``.
         decode: Whether samples must decode.
         maxcount: Most samples in a shard.
@@ -69,7 +69,8 @@ def reshard(
         cluster: See `torchdata_ais.store.Cluster`.
 
     Raises:
-        UsageError: `target` is no pattern, or there are shards of this pattern already, or other classes beside it.
+        UsageError: `target` is not a pattern, or there are shards of this pattern already, or other classes next to
+            it.
         TransportError: A shard cannot be read or written at all.
     """
     from torchdata_ais.writing import ShardWriter
@@ -115,7 +116,7 @@ def reshard(
 
 
 def _samples(shard: ShardReport, done: Resharded, options: StoreOptions) -> Iterator[dict[str, Any]]:
-    """Yield what is whole of a shard, keys that are scattered over it last."""
+    """Yield the whole samples of a shard, those with scattered keys last."""
 
     def counted(error: Exception) -> bool:
         if isinstance(error, SampleError):

@@ -1,4 +1,7 @@
-"""What a run by index of any size will do, and what the stream would: computed with the code that plans real runs."""
+"""Forecast of runs by index, and of streaming, for any size.
+
+It is computed with the code that plans real runs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from torchdata_ais.reading.requests import Wanted
 from torchdata_ais.state import PlanState, Segment, to_plain
 from torchdata_ais.store import StoreOptions
 
-_PAGE = 10_000  # objects in a page of a listing of AIStore's own buckets; behind it there are often 1,000
+_PAGE = 10_000  # objects in a page of a listing of AIStore's own buckets; other listings often have 1,000
 _KEPT = 16 << 20  # bytes of an index that a process keeps, at most
 _URL = 190  # bytes of a URL in a process
 _WORKER_STATE = 300  # bytes a worker
@@ -33,7 +36,9 @@ _ANSWER_S = 0.1  # of a request, about
 
 @dataclass(frozen=True)
 class StreamCost:
-    """What streaming the same shards would do, with one shard open a worker and ``.shuffled(1000)``.
+    """Forecast of streaming the same shards.
+
+    With one shard open a worker and ``.shuffled(1000)``.
 
     Attributes:
         steps: Of the ranks with the fewest and with the most.
@@ -58,14 +63,14 @@ class StreamCost:
 
 @dataclass(frozen=True)
 class StartCost:
-    """What the job costs cluster and store when it begins, and the store while it trains.
+    """Load of cluster and store at the job's start, and of the store later.
 
     Attributes:
         spread_s: Seconds in which the ranks begin, one after the other.
         requests_a_second: First requests of workers that come to the cluster; each is redirected once by the proxy.
         peak_requests: Of them, under way at the same time, where an answer takes 0.1 s.
         store_connections: To torch.distributed's store; twice as many with ``epoch_steps="shortest"`` or ``"pad"``.
-        store_requests_a_second: While training, of all ranks, beside the batches.
+        store_requests_a_second: While training, of all ranks, without the batches.
         step_store_requests: Those of a stream with ``epoch_steps="shortest"`` or ``"pad"``, a step of all ranks.
     """
 
@@ -79,25 +84,25 @@ class StartCost:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a run by index will do in its first epoch.
+    """Forecast of a run by index in its first epoch.
 
     Attributes:
         steps: Of each rank.
         global_batch: Samples a step, over all ranks.
         batch: Samples of a rank's whole batch: the fewest and the most.
         repeated: Samples that come twice.
-        traffic: What is asked for.
+        traffic: The requests.
         connections: At the same time, at most.
         listing_pages: Before the first of them, by rank 0.
-        index_bytes: What each process reads of the index to begin.
-        worker_memory: Bytes a worker holds, at most, beside the interpreter.
+        index_bytes: Bytes of the index that each process reads at the start.
+        worker_memory: Bytes a worker holds, at most, without the interpreter.
         state_bytes: The same state for all ranks, as JSON.
         plan_s: Seconds this machine took to plan the first batch, from nothing.
         batch_shards: Distinct shards in a global batch.
         rank_shards: Those in the first rank's batch.
         idle_workers: Workers without a batch.
-        stream: What streaming would do.
-        start: What the job costs when it begins.
+        stream: The forecast of streaming.
+        start: The load at the start of the job.
     """
 
     steps: int
@@ -131,7 +136,9 @@ def simulated(
     window_bytes: int = StoreOptions().prefetch_bytes,
     seed: int = 0,
 ) -> Simulation:
-    """Return what a run over shards of one size would do; nothing is asked of a cluster.
+    """Return the forecast of a run over shards of one size.
+
+    No request is sent to a cluster.
 
     Args:
         ranks: How many.
@@ -142,7 +149,7 @@ def simulated(
         global_batch: Samples a step over all ranks; None: 256 a rank.
         shuffle: As for `AISSampleReader`.
         proof: Of the index.
-        window_bytes: What a worker asks for ahead.
+        window_bytes: Bytes that a worker requests ahead.
         seed: Of the run.
 
     Raises:
@@ -207,7 +214,10 @@ def simulated(
 
 
 def _started(ranks: int, workers: int) -> StartCost:
-    """Return what the start costs, and the store while training: a rank alone needs none."""
+    """Return the load of the start, and of the store in training.
+
+    A rank alone needs no store.
+    """
     spread_s, processes = spread_of(ranks, workers), ranks * workers
     others = ranks if ranks > 1 else 0
     return StartCost(
@@ -221,12 +231,12 @@ def _started(ranks: int, workers: int) -> StartCost:
 
 
 def _shards_at(run: Run, positions: Integers, ends: Integers) -> Integers:
-    """Return the shards of what stands at positions."""
+    """Return the shards of the samples at positions."""
     return np.unique(np.searchsorted(ends, run.at(positions).index, side="right"))
 
 
 def _state_bytes(run: Run, samples: int) -> int:
-    """Return how long a state is as JSON, where its numbers are largest: at the end of the epoch."""
+    """Return the largest length of a state as JSON: at the end of the epoch."""
     shuffle = run.sources.shuffle
     segment = Segment(0, 0, 0, run.segments[0].global_batch, [DENOMINATOR], [0])
     state = PlanState(
@@ -252,7 +262,12 @@ def _state_bytes(run: Run, samples: int) -> int:
 def _streamed(
     ranks: int, workers: int, shards: int, samples: int, batch: int, pages: int, window_bytes: int
 ) -> StreamCost:
-    """Return what streaming costs: shard p goes to rank ``p % ranks``, there to worker ``p // ranks % workers``."""
+    """Return the forecast of streaming.
+
+    Shard p goes to rank ``p % ranks``, there to worker ``p
+
+    ranks % workers``.
+    """
     instances = ranks * workers
     busy = min(instances, shards)
     each = samples / shards

@@ -1,4 +1,4 @@
-"""`measure`: what this machine and this cluster deliver, stage by stage, and the settings that follow."""
+"""`measure`: rates of machine and cluster, stage by stage, and advice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FASTER = 1.3  # more connections, or more workers, must bring this much to be w
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast one stage is, together with all stages before it.
+    """Rate of one stage, together with all stages before it.
 
     Attributes:
         stage: ``first read``, ``raw``, ``raw x4``, ``members``, ``samples``, ``decoded``, ``loader(n)``.
@@ -54,7 +54,7 @@ class Rate:
 
 @dataclass
 class Speed:
-    """The measurements, and what follows from them.
+    """The measurements, and the advice from them.
 
     Attributes:
         rates: In the order of the chain.
@@ -73,7 +73,7 @@ class Speed:
         return next((rate for rate in self.rates if rate.stage == stage), None)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
+        """Return the measurements as plain values for JSON."""
         rows = [
             asdict(rate)
             | {
@@ -103,7 +103,7 @@ def measure(
     other figures are of shards read again and again.
 
     Args:
-        source: What `AISSourceLister` takes.
+        source: As for `AISSourceLister`.
         seconds: How long each stage runs.
         workers: Numbers of worker processes to time the whole chain with.
         spec: How images are decoded.
@@ -116,7 +116,7 @@ def measure(
         else ``decode()``.
 
     Raises:
-        AISError: The shards cannot be read; `lint_shards` tells more.
+        AISError: The shards cannot be read; `lint_shards` reports details.
 
     Example:
         >>> from torchdata_ais.testing import example_shards
@@ -155,7 +155,7 @@ def measure(
 
 
 def _many(urls: list[str]) -> list[str]:
-    """Return the shards again and again: more than are read in a few seconds, enough for all workers."""
+    """Return the shards repeated, enough for all workers for a few seconds."""
     return urls * math.ceil(4096 / len(urls))
 
 
@@ -205,7 +205,7 @@ def _samples(urls: list[str], options: StoreOptions) -> Iterator[tuple[int, int]
 
 
 def _chain(urls: list[str], options: StoreOptions, image: str | None, spec: str, size: int) -> Any:
-    """Return a pipe of batches; `_loader` counts what is in them."""
+    """Return a pipe of batches; `_loader` counts their contents."""
     samples: Any = TarSampleGrouper(AISFileLoader(urls, cluster=options), require=[image] if image else ())
     if image is None:
         return samples.decode().map(_one).batch(_BATCH)
@@ -217,7 +217,10 @@ def _one(_: object) -> int:
 
 
 def _loader(name: str, chain: Any, workers: int | None, seconds: float) -> Rate:
-    """Time a chain: as it is, or under `ais_loader`. The first batch, which waits for processes, does not count."""
+    """Time a chain: as it is, or under `ais_loader`.
+
+    The first batch, which waits for processes, does not count.
+    """
     with ExitStack() as stack:
         if workers is not None:
             from torchdata_ais.loaders import ais_loader
@@ -230,7 +233,7 @@ def _loader(name: str, chain: Any, workers: int | None, seconds: float) -> Rate:
 
 
 def _advice(speed: Speed) -> Iterator[str]:
-    """Yield what follows from the rates: how many workers, how many connections, what the limit is."""
+    """Yield advice from the rates: workers, connections, the limit."""
     raw, many = speed.rates[1], speed.rates[2]
     decoded = speed.rate("decoded")
     grouped = speed.rate("samples")

@@ -1,6 +1,6 @@
-"""What programs import of torchdata's ``communication``: its queues within a process, and how a source says no.
+"""Names of torchdata's ``communication``: local queues and exceptions.
 
-Its messages and event loops are not here: `MultiProcessingReadingService` speaks to its workers in another way.
+Its messages and event loops are not here: `MultiProcessingReadingService` has another protocol.
 """
 
 from torchdata_ais.dataloader2.communication import iter, queue  # noqa: A004 - torchdata's name

@@ -1,4 +1,4 @@
-"""What a source of items raises when it has none now: torchdata's exceptions, or ours of the same names."""
+"""Exceptions of a source without a next item: torchdata's, or ours."""
 
 from torchdata_ais.dataloader2.torchdata_names import (
     InvalidStateResetRequired,

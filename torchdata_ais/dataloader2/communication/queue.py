@@ -10,7 +10,7 @@ class LocalQueue:
     """A queue for one thread: nothing waits.
 
     Args:
-        name: What it is called.
+        name: The queue's name.
 
     Raises:
         queue.Empty: `get` found nothing.
@@ -26,11 +26,11 @@ class LocalQueue:
         self.name = name
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def put(self, item: Any, block: bool = True) -> None:  # noqa: ARG002 - there is always room
+    def put(self, item: Any, block: bool = True) -> None:  # noqa: ARG002 - it is never full
         """Append an item."""
         self._items.put(item)
 
-    def get(self, block: bool = True, timeout: float | None = 0) -> Any:  # noqa: ARG002 - nobody else could put one
+    def get(self, block: bool = True, timeout: float | None = 0) -> Any:  # noqa: ARG002 - no other thread could put one
         """Return the first item."""
         return self._items.get_nowait()
 

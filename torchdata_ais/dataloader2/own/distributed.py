@@ -17,7 +17,7 @@ from torchdata_ais.errors import LoaderError, StallError, UsageError
 from torchdata_ais.pipes.base.torch_pipes import SHARDING_PRIORITIES, IterDataPipe, apply_sharding
 
 _END_S = 5.0
-"""How long a loader that is shut down waits for the other ranks."""
+"""Time that a loader that is shut down waits for the other ranks."""
 
 
 class _Agreed:
@@ -62,10 +62,10 @@ class _Agreed:
 
 
 class FullSync(LookingAhead):
-    """Ends the epoch of all ranks with the rank that has fewest items: ``pipe.fullsync()``.
+    """Ends all ranks' epoch with the shortest rank: ``pipe.fullsync()``.
 
-    Takes and yields any items, in their order; what longer ranks have left over is not given. It stays in the main
-    process, and makes one item ahead. torch.distributed must have begun, and every rank must iterate.
+    Takes and yields any items, in their order; further items of longer ranks are dropped. It stays in the main
+    process, and makes one item ahead. torch.distributed must be initialised, and every rank must iterate.
 
     Memory:
         One item, and one under way.
@@ -76,7 +76,7 @@ class FullSync(LookingAhead):
 
     Raises:
         StallError: Nothing came for `timeout` seconds.
-        LoaderError: torch.distributed was not begun; another rank failed or is gone.
+        LoaderError: torch.distributed is not initialised; another rank failed or is gone.
     """
 
     _group: Any = None
@@ -122,11 +122,11 @@ class FullSync(LookingAhead):
         )
 
     def is_replicable(self) -> bool:
-        """Return False: ranks ask each other from their main processes."""
+        """Return False: ranks communicate from their main processes."""
         return False
 
     def reset(self) -> None:
-        """End the iteration before: what was begun with the other ranks is done to its end."""
+        """End the iteration before: finish its pending exchange with the ranks."""
         if not self._ends_within(self.timeout):
             raise self._too_slow()
         self._ahead = None
@@ -137,7 +137,10 @@ class FullSync(LookingAhead):
             raise self._too_slow()
 
     def shutdown(self) -> None:
-        """End the thread; one that waits for a rank that does not come is left to end with the process."""
+        """End the thread.
+
+        One that waits for a missing rank is left to end with the process.
+        """
         self._ends_within(min(_END_S, self.timeout))
         self._ahead = None
 
@@ -156,16 +159,16 @@ _TIMEOUT_S = 30 * 60
 
 
 class DistributedReadingService(ReadingServiceInterface):
-    """Shares the pipe out over the ranks of torch.distributed, seeds them alike, and keeps them in step.
+    """Shards, seeds and synchronises the pipe over torch.distributed's ranks.
 
-    A ``.fullsync()`` is put at the end of the pipe unless one is there: every rank gives as many items as the rank
-    that has fewest. `MultiProcessingReadingService` shares out over ranks by itself, and drops nothing.
+    All ranks get equal seeds. A ``.fullsync()`` is put at the end of the pipe unless it has one: every rank yields as
+    many items as the rank with fewest. `MultiProcessingReadingService` shards over ranks by itself, and drops nothing.
 
     Args:
         timeout: How long, in seconds, a rank waits for the others.
 
     Raises:
-        LoaderError: torch.distributed is not there or was not begun.
+        LoaderError: torch.distributed is missing or not initialised.
     """
 
     def __init__(self, timeout: float = _TIMEOUT_S) -> None:
@@ -207,14 +210,14 @@ class DistributedReadingService(ReadingServiceInterface):
 
 
 class ShardingRoundRobinDispatcher(IterDataPipe[Any]):
-    """Marks that all before it runs once, in a process of its own: `MultiProcessingReadingService` starts that.
+    """Marks that the pipes before it run once, in a separate process.
 
-    Takes and yields any items; worker w of n gets items w, w + n, w + 2n and so on. Without worker processes it gives
-    what it takes.
+    `MultiProcessingReadingService` starts that process. Takes and yields any items; worker w of n gets items w, w + n,
+    w + 2n and so on. Without worker processes it yields its input.
 
     Args:
         source_datapipe: The pipe.
-        sharding_group_filter: ``SHARDING_PRIORITIES.MULTIPROCESSING``; there is no other way.
+        sharding_group_filter: ``SHARDING_PRIORITIES.MULTIPROCESSING``, the only value.
 
     Raises:
         UsageError: Another `sharding_group_filter`.

@@ -1,6 +1,6 @@
 """Graph of a pipe: traverse, copy, split and seed.
 
-A graph is what `traverse_dps` gives: ``{id(pipe): (pipe, graph of its sources)}``.
+A graph is the result of `traverse_dps`: ``{id(pipe): (pipe, graph of its sources)}``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ Graph = dict[int, tuple[Any, Any]]
 
 
 def each_pipe(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[Any, Graph]]:
-    """Yield every pipe of `graph` with the graph of its sources, each pipe once, a pipe before its sources."""
+    """Yield every pipe of `graph` with the graph of its sources, each once.
+
+    A pipe comes before its sources.
+    """
     seen = set() if seen is None else seen
     for number, (pipe, sources) in graph.items():
         if number not in seen:
@@ -34,7 +37,7 @@ def last_pipe(graph: Graph) -> Any:
 
 
 def find_dps(graph: Graph, dp_type: type) -> list[Any]:
-    """Return the pipes of exactly this class; a pipe stands before its sources.
+    """Return the pipes of exactly this class, a pipe before its sources.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper, Mapper
@@ -46,9 +49,9 @@ def find_dps(graph: Graph, dp_type: type) -> list[Any]:
 
 
 def graph_of(pipe: Any, graph: Graph) -> Graph:
-    """Return the part of `graph` that ends with `pipe`; looks through the pipe itself if it is not in there.
+    """Return the part of `graph` that ends with `pipe`.
 
-    To look through a pipe takes as long as pickling it.
+    Traverses the pipe itself if it is not in the graph, which takes as long as pickling it.
     """
     for found, sources in each_pipe(graph):
         if found is pipe:
@@ -60,7 +63,7 @@ def list_dps(graph: Graph, exclude_dps: Any | Sequence[Any] | None = None) -> li
     """Return every pipe of `graph` once, breadth first from the last one.
 
     Args:
-        graph: What `traverse_dps` gave.
+        graph: The result of `traverse_dps`.
         exclude_dps: A pipe, or several: they and all they read from are left out.
 
     Example:
@@ -78,9 +81,9 @@ def list_dps(graph: Graph, exclude_dps: Any | Sequence[Any] | None = None) -> li
 
 
 def replace_dp(graph: Graph, old_datapipe: Any, new_datapipe: Any) -> Graph:
-    """Let whoever reads from the old pipe read from the new one, in place; return the graph that this makes.
+    """Make all readers of the old pipe read the new one, in place.
 
-    The new pipe may itself read from the old one.
+    Returns the new graph. The new pipe may itself read from the old one.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper
@@ -100,10 +103,12 @@ def replace_dp(graph: Graph, old_datapipe: Any, new_datapipe: Any) -> Graph:
 
 
 def remove_dp(graph: Graph, datapipe: Any) -> Graph:
-    """Take a pipe that has one source out of the graph, in place; return the graph that this makes.
+    """Remove a pipe with one source from the graph, in place.
+
+    Returns the new graph.
 
     Raises:
-        LoaderError: The pipe has no source, or several: nothing could stand in its place.
+        LoaderError: The pipe has no source, or several: nothing could replace it.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper
@@ -134,7 +139,10 @@ def _reconnect(reader: Any, old: Any, new: Any) -> None:
 
 
 def _exchanged(value: Any, old: Any, new: Any) -> Any:
-    """Return `value` with `new` for `old`, in collections of any depth; those that can be changed are."""
+    """Replace `old` by `new` in nested collections; return the result.
+
+    Collections that can be changed are changed in place.
+    """
     if value is old:
         return new
     if isinstance(value, dict):
@@ -153,7 +161,10 @@ def _exchanged(value: Any, old: Any, new: Any) -> Any:
 
 
 def _sources_first(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[int, Any, Graph]]:
-    """Yield every pipe of `graph` with its number and the graph of its sources, each pipe once, behind its sources."""
+    """Yield every pipe of `graph`, numbered, with the graph of its sources.
+
+    Each pipe comes once, after its sources.
+    """
     seen = set() if seen is None else seen
     for number, (pipe, sources) in graph.items():
         if number not in seen:
@@ -163,10 +174,10 @@ def _sources_first(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple
 
 
 def find_replicable_branches(graph: Graph) -> list[Any]:
-    """Return the last pipes of the branches that every worker can run a copy of.
+    """Return the last pipes of the branches that every worker can copy.
 
-    A pipe says that it cannot be copied by ``is_replicable() == False``; nor can what reads from it. Of branches
-    that stand one in another the one nearest to the source is returned.
+    A pipe with ``is_replicable() == False`` cannot be copied; nor can its readers. Of nested branches the one nearest
+    to the source is returned.
     """
     can: dict[int, bool] = {}
     for number, pipe, sources in _sources_first(graph):
@@ -184,9 +195,10 @@ def find_replicable_branches(graph: Graph) -> list[Any]:
 
 
 def find_dispatched(graph: Graph, dispatcher: type[Any]) -> Any | None:
-    """Return the last pipe of what one process runs for all workers: it covers every `dispatcher` of `graph`.
+    """Return the last pipe of the part that one process runs for all workers.
 
-    None where there is no such pipe. Where several paths have one, it is the pipe at which these meet.
+    It covers every `dispatcher` of `graph`. None without such a pipe. Where several paths have one, it is the pipe at
+    which these meet.
     """
     dispatchers = [pipe for pipe in list_dps(graph) if isinstance(pipe, dispatcher)]
     inside = {id(above) for pipe in dispatchers for above in list_dps(traverse_dps(pipe))}
@@ -199,7 +211,7 @@ def find_dispatched(graph: Graph, dispatcher: type[Any]) -> Any | None:
 
 
 def find_branches_without(graph: Graph, kind: type) -> list[Any]:
-    """Return the last pipes of the largest branches that have no pipe of class `kind`."""
+    """Return the last pipes of the largest branches without a pipe of `kind`."""
     having: set[int] = set()
     found: dict[int, Any] = {}
     for number, pipe, sources in _sources_first(graph):
@@ -210,7 +222,7 @@ def find_branches_without(graph: Graph, kind: type) -> list[Any]:
 
 
 class _Carrier(IterDataPipe[Any]):
-    """Carries a pipe to another process, or into a state; iterated, it gives the pipe's items."""
+    """Carries a pipe to another process or into a state, and yields its items."""
 
     def __init__(self, pipe: Any) -> None:
         super().__init__()
@@ -243,13 +255,15 @@ def clone(item: Any) -> Any:
     """Return a copy of a pipe or a service.
 
     Raises:
-        UsageError: It holds what cannot be pickled, such as a lambda where dill is not installed.
+        UsageError: It holds a value that cannot be pickled, such as a lambda where dill is not installed.
     """
     return loaded(dumped(item))
 
 
 def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: Any, distributed_shared: bool) -> None:
-    """Give each of these pipes that has a method ``set_seed`` a seed: of all processes, or of this worker.
+    """Seed each of these pipes that has a method ``set_seed``.
+
+    The seeds are those of all processes, or of this worker.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper
@@ -267,9 +281,10 @@ def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: Any, distribute
 
 
 def set_graph_random_seed(datapipe: Any, seed_generator: Any) -> Any:
-    """Seed all pipes of the graph: what stands before a sharding filter as in all processes, the rest as this worker.
+    """Seed all pipes of the graph: shared seeds before a sharding filter.
 
-    So all workers shuffle alike what they share out among them, and each by itself what is its own.
+    The other pipes get seeds of this worker. So all workers shuffle the data equally before they share it out, and
+    each shuffles its own part independently.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper

@@ -26,7 +26,7 @@ from torchdata_ais.pipes.base.torch_pipes import (
 
 
 class Adapter(ABC):
-    """Base of adapters: functions of a pipe that return it, changed, or another one."""
+    """Base of adapters: functions of a pipe that return a pipe."""
 
     @abstractmethod
     def __call__(self, datapipe: Any) -> Any:
@@ -61,9 +61,10 @@ class _Waits(Protocol):
 
 
 class CacheTimeout(Adapter):
-    """Sets how long, in seconds, pipes wait for a file that another process is putting into a cache.
+    """Sets the seconds that pipes wait for a file entering a cache.
 
-    Told are the pipes that have a method ``set_timeout``, as torchdata's ``end_caching`` has.
+    Another process is writing the file. It applies to pipes with a method ``set_timeout``, as torchdata's
+    ``end_caching`` has.
 
     Args:
         timeout: Seconds.
@@ -94,7 +95,7 @@ NO_STATE = (
     EOFError,
     pickle.UnpicklingError,
 )
-"""What looking for a pipe in something else raises."""
+"""Exceptions of a search for a pipe in another object."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -104,7 +105,10 @@ RANDOMNESS_STATE_KEY_NAME = "randomness_state"
 
 
 def check_trust(trust: bool) -> None:
-    """Raise `StateError` unless the caller trusts a state, which holds pickles, as it trusts a program."""
+    """Raise `StateError` unless the caller trusts a state.
+
+    States hold pickles, which can run code.
+    """
     if trust is not True:
         raise StateError.at(
             "a state of DataLoader2 holds a pickled pipe, and unpickling can run any code",
@@ -125,11 +129,13 @@ class PauseIteration(StopIteration):
 
 
 class DataLoader2Iterator(Iterator[T_co]):
-    """One epoch of a `DataLoader2`, until another is begun. What it lacks is looked for in the pipe's iterator.
+    """One epoch of a `DataLoader2`, until the next starts.
+
+    Missing attributes are looked up in the pipe's iterator.
 
     Attributes:
         dataloader: The loader.
-        iterator_id: The number of the epoch begun.
+        iterator_id: The number of the epoch.
         limit_threshold: After how many items the loader is to pause; None is never.
         limit_counter: How many were given since `limit` or the last pause.
     """
@@ -171,11 +177,11 @@ class DataLoader2Iterator(Iterator[T_co]):
         self.limit_counter = 0
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Resume."""
         self.dataloader._resume()
 
     def limit(self, num_batches: int | None) -> None:
-        """Pause after this many items from now on, and after as many again whenever `resume` was called.
+        """Pause after this many items, and again as many after each `resume`.
 
         Args:
             num_batches: None takes the limit away.
@@ -197,21 +203,21 @@ class DataLoader2(Generic[T_co]):
     Takes any pipe, and yields its items. Pipe and service are copied, so both can be used again elsewhere.
 
     Order:
-        What the pipe and the service make of it. With a service, each epoch has other seeds: those that follow from
+        Determined by the pipe and the service. With a service, each epoch has other seeds: those that follow from
         `seed`, or from torch's global generator.
 
     Memory:
-        What the pipe and the service hold.
+        The memory of the pipe and the service.
 
     Args:
         datapipe: The pipe, iterable or map-style. None if `load_state_dict` is called next.
-        datapipe_adapter_fn: An `Adapter`, or several: what to do to the pipe before it runs.
+        datapipe_adapter_fn: An `Adapter`, or several, applied to the pipe before it runs.
         reading_service: Where and how it runs. None runs it in this process, as it is seeded.
 
     Raises:
         UsageError: Pipe or service do not pickle.
-        LoaderError: The loader was shut down; an iterator is used after another was begun.
-        Exception: What the pipe raises; the loader is shut down then.
+        LoaderError: The loader was shut down; an iterator is used after another was started.
+        Exception: Any error of the pipe; the loader is shut down then.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper
@@ -304,12 +310,12 @@ class DataLoader2(Generic[T_co]):
             self.reading_service.finalize_iteration()
 
     def seed(self, seed: int) -> None:
-        """Let all seeds of the epochs from the next one on follow from this one, of at most 64 bits."""
+        """Seed the epochs from the next one on; the seed has at most 64 bits."""
         self._seed = checked(seed)
         self._reset_seed = True
 
     def shutdown(self) -> None:
-        """End the epoch and what the service has started. Idempotent."""
+        """End the epoch and the service's processes. Idempotent."""
         if not self._terminated:
             self._terminated = True
             if self.reading_service is not None:
@@ -331,9 +337,10 @@ class DataLoader2(Generic[T_co]):
             pass
 
     def state_dict(self) -> dict[str, Any]:
-        """Return pipe, seeds and the service's state, pickled: an epoch can begin again from it.
+        """Return pipe, seeds and the service's state, pickled.
 
-        `ais_loader` has states that go on within an epoch, and that hold neither code nor arguments of pipes.
+        An epoch can start again from it. `ais_loader` has states that resume within an epoch, and that hold neither
+        code nor arguments of pipes.
         """
         if self._state_dict is not None and self.valid_iterator_id is None:
             return self._state_dict  # loaded, and nothing has happened since
@@ -356,7 +363,10 @@ class DataLoader2(Generic[T_co]):
     def from_state(
         cls, state: dict[str, Any], reading_service: ReadingServiceInterface, *, trust: bool = False
     ) -> DataLoader2[Any]:
-        """Return a loader with the pipe and the seeds of `state`; see `load_state_dict`."""
+        """Return a loader from the pipe and the seeds of `state`.
+
+        See `load_state_dict`.
+        """
         check_trust(trust)
         loader: DataLoader2[Any] = cls(None, reading_service=reading_service)
         loader.load_state_dict(state, trust=trust)
@@ -391,7 +401,7 @@ class DataLoader2(Generic[T_co]):
         self._state_dict = state_dict
 
     def _restore_checkpoint_beginning_of_epoch(self) -> None:
-        """Let the next epoch be the one again that the state was taken in, or after."""
+        """Make the next epoch the one in or after which the state was taken."""
         self._seed_generator = self._initial_seed_generator
 
     def _pause(self) -> None:

@@ -14,19 +14,21 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.base.torch_pipes import IterDataPipe, all_pipes
 
 _LOOK_ROUND_S = 1.0
-"""How often who waits looks whether the thread lives."""
+"""Interval at which a waiting reader checks that the thread lives."""
 
 _EXIT_S = 2.0
 """Seconds to wait for the item under way when the interpreter exits."""
 
 
 class LookAhead:
-    """A thread that takes items ahead of whoever reads them. It knows the items, and never the pipe that reads.
+    """A thread that takes items ahead of its reader.
+
+    It refers to the items, and never to the pipe that reads.
 
     Args:
-        items: What to take.
+        items: The items to take.
         size: How many items may wait.
-        keeps_full: Whether the thread fills its room whatever comes, before it pauses or ends.
+        keeps_full: Whether the thread fills its queue before it pauses or ends.
         name: Of the thread.
     """
 
@@ -50,7 +52,7 @@ class LookAhead:
         Raises:
             StopIteration: There is none.
             TimeoutError: None has come for `timeout` seconds.
-            Exception: What making it raised.
+            Exception: The error of making it.
         """
         with self._change:
             if not self._wait_for(lambda: bool(self._ready) or self._ended, timeout):
@@ -62,13 +64,16 @@ class LookAhead:
         raise StopIteration if error is None else error
 
     def pause(self, timeout: float | None = None) -> bool:
-        """Take nothing more; return whether the item under way came within `timeout` seconds."""
+        """Stop taking items; report whether the current one came in time.
+
+        The limit is `timeout` seconds.
+        """
         with self._change:
             self._paused = True
             return self._wait_for(lambda: not self._busy, timeout)
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume."""
         with self._change:
             self._paused = False
             self._change.notify_all()
@@ -87,12 +92,16 @@ class LookAhead:
         return not self._thread.is_alive()
 
     def end(self) -> None:
-        """End the thread when the interpreter exits; an item that takes longer is left."""
+        """End the thread at the interpreter's exit.
+
+        An item that takes longer is left.
+        """
         self.close()
         self.join(_EXIT_S)
 
     def _wait_for(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         waited_s = 0.0
+        # In slices, since a thread that has died (as in a forked child) notifies no waiting reader.
         while not done():
             if (timeout is not None and waited_s >= timeout) or not self._thread.is_alive():
                 return done()
@@ -127,7 +136,7 @@ class LookAhead:
                 del item
         except StopIteration:
             pass
-        except BaseException as raised:  # noqa: BLE001 - raised again where the item is asked for
+        except BaseException as raised:  # noqa: BLE001 - raised again when the item is requested
             error = raised
         with self._change:
             self._error, self._ended, self._busy = error, True, False
@@ -146,7 +155,7 @@ class LookingAhead(IterDataPipe[Any]):
             self._ahead.pause()
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume."""
         if self._ahead is not None:
             self._ahead.resume()
 
@@ -157,11 +166,11 @@ class LookingAhead(IterDataPipe[Any]):
 
 
 class NotAvailable(Exception):  # noqa: N818 - torchdata's names
-    """There is no item yet: ask again."""
+    """The next item is not ready: request it again."""
 
 
 class InvalidStateResetRequired(Exception):  # noqa: N818
-    """There will be no item until the source has begun anew."""
+    """No item comes until the source has restarted."""
 
 
 class TerminateRequired(Exception):  # noqa: N818
@@ -197,7 +206,10 @@ class Prefetcher(LookingAhead):
         self.buffer_size = buffer_size
 
     def _taken(self) -> Iterable[Any]:
-        """Return what the thread takes: without `self`, which would keep a forgotten pipe alive."""
+        """Yield the items for the thread.
+
+        Does not refer to `self`, which would keep a forgotten pipe alive.
+        """
         source: Iterable[Any] = self.source_datapipe
         return source
 
@@ -234,7 +246,10 @@ class Prefetcher(LookingAhead):
 
 
 def pin_memory_fn(data: Any, device: Any = None) -> Any:
-    """Return `data` with its tensors, and whatever else has a method ``pin_memory``, in page-locked memory."""
+    """Return `data` with its tensors in page-locked memory.
+
+    Other values with a method ``pin_memory`` are pinned, too.
+    """
     if hasattr(data, "pin_memory"):
         return data.pin_memory()
     if isinstance(data, Mapping):
@@ -247,7 +262,10 @@ def pin_memory_fn(data: Any, device: Any = None) -> Any:
 
 
 def made_like(data: Any, values: Any) -> Any:
-    """Return `values` as what `data` is, or as they are if such a type is made of something else."""
+    """Return `values` in the type of `data`, or as they are.
+
+    The latter if such a type cannot be made from them.
+    """
     try:
         return type(data)(values)
     except TypeError:
@@ -255,9 +273,9 @@ def made_like(data: Any, values: Any) -> Any:
 
 
 class PinMemory(Prefetcher):
-    """Puts the tensors of items into page-locked memory, two items ahead: ``pipe.pin_memory()``.
+    """Puts tensors of items into page-locked memory: ``pipe.pin_memory()``.
 
-    It stays in the main process. Takes and yields any items, in their order.
+    Works two items ahead, in the main process. Takes and yields any items, in their order.
 
     Memory:
         Two items, and one under way.
@@ -268,7 +286,7 @@ class PinMemory(Prefetcher):
         pin_memory_fn: ``pin_memory_fn(item, device)`` returns the item, pinned.
 
     Raises:
-        UsageError: There is no GPU.
+        UsageError: No GPU is available.
     """
 
     def __init__(
@@ -312,14 +330,14 @@ class _Resumes(Protocol):
 
 
 def pause(pipe: Any, unless: Callable[[Any], bool] = lambda _: False) -> None:
-    """Tell the pipes that can to make nothing more, those nearest to the end first."""
+    """Pause the pipes that can pause, those nearest to the end first."""
     for part in all_pipes(pipe) if pipe is not None else ():
         if isinstance(part, _Pauses) and not unless(part):
             part.pause()
 
 
 def resume(pipe: Any) -> None:
-    """Tell them to go on, the sources first."""
+    """Resume them, the sources first."""
     for part in reversed(all_pipes(pipe) if pipe is not None else []):
         if isinstance(part, _Resumes):
             part.resume()

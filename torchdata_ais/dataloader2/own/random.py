@@ -15,7 +15,7 @@ from torchdata_ais.errors import UsageError
 
 _ROUNDS = 10
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-_WEYL = 0x9E3779B9, 0xBB67AE85  # what the key grows by: the golden ratio, and the square root of 3 less 1
+_WEYL = 0x9E3779B9, 0xBB67AE85  # increments of the key: the golden ratio, and the square root of 3 less 1
 _WORD = 0xFFFFFFFF
 _SEEDS = 1 << 64
 
@@ -32,7 +32,7 @@ def _block(key: int, counter: int) -> tuple[int, int]:
 
 
 class PhiloxEngine:
-    """A sequence of numbers of 64 bits, and engines for others that depend on it: `spawn`.
+    """A sequence of 64-bit numbers, and dependent engines: `spawn`.
 
     Block 0 is the key of the spawned ones; the numbers are the halves of the blocks from 1 on.
 
@@ -49,7 +49,7 @@ class PhiloxEngine:
             self.seed(seed)
 
     def seed(self, seed: int) -> PhiloxEngine:
-        """Begin the sequence of `seed`, of which 64 bits count; return this engine."""
+        """Start the sequence of `seed` (64 bits of it count); return this engine."""
         self._seed, self._drawn = seed % _SEEDS, 0
         return self
 
@@ -61,20 +61,23 @@ class PhiloxEngine:
         return number
 
     def spawn(self, index: int) -> PhiloxEngine:
-        """Return engine number `index` of those that follow from the seed, whatever was drawn."""
+        """Return engine number `index` of those of the seed.
+
+        It does not depend on the numbers drawn.
+        """
         assert index >= 0, f"Expected a non-negative value for spawn, but found {index}"
         assert self._seed is not None, "Please provide seed to PhiloxEngine"
         return PhiloxEngine(_block(_block(self._seed, 0)[0], index // 2 * 2)[index % 2])
 
     def clone(self) -> PhiloxEngine:
-        """Return an engine that goes on as this one does."""
+        """Return an engine that continues this sequence."""
         other = PhiloxEngine(self._seed)
         other._drawn = self._drawn
         return other
 
 
 class SeedGenerator:
-    """Seeds for the pipes of a graph: shared ones, equal in all processes, and those of one worker.
+    """Seeds for the pipes of a graph: shared by processes, or of a worker.
 
     Args:
         seed: 0 to 2**64 - 1. None takes one from torch's global generator, and leaves that as it was.
@@ -94,7 +97,7 @@ class SeedGenerator:
         self.seed(seed)
 
     def seed(self, seed: int | None = None) -> None:
-        """Begin anew with `seed`, or with one that torch's global generator gives."""
+        """Start again with `seed`, or with one of torch's global generator."""
         seed = _torch_seed() if seed is None else checked(seed)
         self._shared_rng.seed(seed)
         self._worker_rng.seed(seed)

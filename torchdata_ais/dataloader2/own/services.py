@@ -20,7 +20,7 @@ LimitFunction = Callable[[Any, "int | None"], Any]
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """Which worker this is.
+    """Number of this worker, and of all workers.
 
     Attributes:
         num_workers: How many there are.
@@ -32,31 +32,34 @@ class WorkerInfo:
 
 
 class ReadingServiceInterface(ABC):
-    """Base of reading services, which say where and how the pipe of a `DataLoader2` runs.
+    """Base of reading services, which run the pipe of a `DataLoader2`.
 
     The loader works with a copy, so a service pickles until `initialize` is called.
     """
 
     @abstractmethod
     def initialize(self, datapipe: Any) -> Any:
-        """Return the pipe that the main process is to iterate. Called once, before the first epoch."""
+        """Return the pipe for the main process; called once, before epoch 0."""
 
     def finalize(self) -> None:  # noqa: B027 - who starts nothing has nothing to end
-        """Give back all that was taken. Called when the loader is shut down, and when the service is forgotten."""
+        """Release all resources.
+
+        Called when the loader is shut down, and when the service is forgotten.
+        """
 
     def initialize_iteration(
         self,
         seed_generator: Any,  # noqa: ARG002 - for those who override it
         iter_reset_fn: ResetFunction | None = None,  # noqa: ARG002
     ) -> ResetFunction | None:
-        """Begin an epoch.
+        """Start an epoch.
 
         Args:
-            seed_generator: Where all seeds of the epoch come from.
-            iter_reset_fn: What a service before this one wants done to the pipe where it runs.
+            seed_generator: The source of all seeds of the epoch.
+            iter_reset_fn: A function of the service before this one, for the pipe where it runs.
 
         Returns:
-            What is to be done to the pipe further on; None for nothing.
+            A function for the services after this one; None for none.
         """
         return None
 
@@ -79,7 +82,10 @@ class CheckpointableReadingServiceInterface(ReadingServiceInterface):
 
     @abstractmethod
     def restore(self, datapipe: Any, serialized_state: bytes) -> Any:
-        """Return the pipe to iterate, standing where `serialized_state` was taken. Called in place of `initialize`."""
+        """Return the pipe to iterate, resumed at `serialized_state`.
+
+        Called in place of `initialize`.
+        """
 
 
 class InProcessReadingService(ReadingServiceInterface):
@@ -89,7 +95,7 @@ class InProcessReadingService(ReadingServiceInterface):
         That of the pipe; it depends on the loader's seed and the epoch.
 
     Memory:
-        `prefetch_cnt` items, and what the pipe holds.
+        `prefetch_cnt` items, and the memory of the pipe.
 
     Args:
         prefetch_cnt: Items that a thread makes ahead.
@@ -116,7 +122,7 @@ class InProcessReadingService(ReadingServiceInterface):
         self._end_datapipe: Any = None
 
     def initialize(self, datapipe: Any) -> Any:
-        """Return the pipe, made by `init_fn`, with a thread behind it if items are made ahead."""
+        """Return the pipe, made by `init_fn`, with a prefetching thread if needed."""
         info = WorkerInfo(1, 0)
         apply_sharding(datapipe, info.num_workers, info.worker_id, SHARDING_PRIORITIES.MULTIPROCESSING)
         if self._init_fn is not None:
@@ -158,7 +164,7 @@ class InProcessReadingService(ReadingServiceInterface):
 
 
 class SequentialReadingService(CheckpointableReadingServiceInterface):
-    """Several services, one behind another: what one makes of the pipe the next one runs.
+    """A chain of services: each runs the pipe that the previous one returns.
 
     Args:
         reading_services: First the one over ranks, then the one over processes.
@@ -168,7 +174,7 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
         self.reading_services = reading_services
 
     def initialize(self, datapipe: Any) -> Any:
-        """Return what the last service makes of the pipe."""
+        """Return the pipe of the last service."""
         for service in self.reading_services:
             datapipe = service.initialize(datapipe)
         return datapipe
@@ -181,7 +187,7 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
     def initialize_iteration(
         self, seed_generator: Any, iter_reset_fn: ResetFunction | None = None
     ) -> ResetFunction | None:
-        """Begin an epoch of each; what one returns the next is given."""
+        """Start an epoch of each; each gets the result of the previous one."""
         for service in self.reading_services:
             iter_reset_fn = service.initialize_iteration(
                 seed_generator=seed_generator, iter_reset_fn=iter_reset_fn
@@ -205,7 +211,7 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
         return msgspec.msgpack.encode(states)
 
     def restore(self, datapipe: Any, serialized_state: bytes) -> Any:
-        """Return the pipe, with each service standing where its state was taken."""
+        """Return the pipe, with each service resumed at its state."""
         states = msgspec.msgpack.decode(serialized_state, type=list[bytes])
         for service, state in zip(self.reading_services, states, strict=True):
             if isinstance(service, CheckpointableReadingServiceInterface):
@@ -227,7 +233,7 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
     def _told(
         self, order: str, function: Callable[..., Any] | None, *arguments: Any
     ) -> Callable[..., Any] | None:
-        """Give an order to each that knows it; what one returns the next is given."""
+        """Call a method of each that has it, with the result of the previous one."""
         for service in self.reading_services:
             if hasattr(service, order):
                 function = getattr(service, order)(*arguments, function)

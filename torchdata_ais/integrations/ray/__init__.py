@@ -1,4 +1,4 @@
-"""Ray Data over shards and sample indexes (extra ``[ray]``): read them into a data set, write one as shards.
+"""Ray Data over shards and sample indexes (extra ``[ray]``).
 
 .. code-block:: python
 

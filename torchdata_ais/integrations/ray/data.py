@@ -43,11 +43,14 @@ _BYTES = 32 << 20  # of a block, or one sample
 Fields = str | Iterable[str] | None
 
 _Part = tuple[Callable[[], Iterator[Any]], int | None, int | None, tuple[str, ...]]
-"""What a task reads: the samples, how many they are, their bytes, and the shards, as far as they are known."""
+"""Input of a task: samples, their number and bytes, and the shards.
+
+Each is given as far as it is known.
+"""
 
 
 class _SampleDatasource(Datasource):
-    """What both have: tasks that read samples and give them as Arrow tables."""
+    """Common base: tasks that read samples and yield them as Arrow tables."""
 
     def __init__(self, cluster: Cluster, fields: Fields) -> None:
         check_ray()
@@ -75,22 +78,24 @@ class _SampleDatasource(Datasource):
         ]
 
     def _parts(self, parallelism: int) -> Iterator[_Part]:
-        """Yield what each of at most so many tasks reads."""
+        """Yield the input of each task, at most so many."""
         raise NotImplementedError
 
 
 class ShardDatasource(_SampleDatasource):
-    """Whole shards, for `ray.data.read_datasource`; each is read by one task, to its end, and checked as in training.
+    """Whole shards, for `ray.data.read_datasource`, one task a shard.
+
+    Each is read to its end, and checked as in training.
 
     A row is a sample: ``__key__``, ``__url__``, and its fields as bytes; a field that a sample lacks is null.
 
     Args:
-        source: What `torchdata_ais.AISSourceLister` takes: ``ais://bucket/prefix``, templates, paths, a list of them.
-        cluster: See `torchdata_ais.store.Cluster`; default ``AIS_ENDPOINT`` of this process; the tasks are told.
+        source: As for `torchdata_ais.AISSourceLister`: ``ais://bucket/prefix``, templates, paths, a list of them.
+        cluster: See `torchdata_ais.store.Cluster`; default ``AIS_ENDPOINT`` of this process, also in the tasks.
         fields: Keep these alone: ``"jpg cls"``. Name them where samples have different ones: then every block has all.
 
-    Order: of a shard, as it stands; blocks come as tasks end, unless Ray is told to keep the order.
-    Memory: of a task: a block (256 samples or 32 MiB), and what `load_tar` takes.
+    Order: that of the shard within it; blocks come as tasks end, unless Ray keeps the order by configuration.
+    Memory: of a task: a block (256 samples or 32 MiB), and the memory of `load_tar`.
 
     Raises:
         NotFoundError: Nothing is there.
@@ -121,22 +126,22 @@ class ShardDatasource(_SampleDatasource):
 
 
 class IndexDatasource(_SampleDatasource):
-    """The samples of a `SampleIndex`, or of what was selected from it, for `ray.data.read_datasource`.
+    """Samples of a `SampleIndex`, for `ray.data.read_datasource`.
 
-    Only what was selected is read, by ranges, each sample proven as `.read_samples()` does; how many rows there are is
-    known before. For rows see `ShardDatasource`.
+    Also of a selection from an index. Only selected samples are read, by ranges, each verified as `.read_samples()`
+    does; the number of rows is known before. For rows see `ShardDatasource`.
 
     Args:
         index: A `SampleIndex`, or the place of a stored one.
         shards_from: Of a place: further places whose shards the index may name, see `SampleIndex.open`.
-        cluster: See `torchdata_ais.store.Cluster`; default what the index was opened with.
+        cluster: See `torchdata_ais.store.Cluster`; default that of the opened index.
         fields: See `ShardDatasource`.
 
     Order: that of the index within a task.
     Memory: of a task: a block, 32 MiB under way, and 8 bytes a selected sample.
 
     Raises:
-        SampleIndexError: A shard is not what was indexed.
+        SampleIndexError: A shard differs from the index.
         UsageError: Nothing is selected.
         MissingLibraryError: Ray is not installed.
 
@@ -176,7 +181,7 @@ def check_ray() -> None:
 
 
 def _cut(items: Sequence[Any], parts: int) -> Iterator[Any]:
-    """Yield neighbours, in at most so many parts, none of them empty."""
+    """Yield runs of consecutive items, at most so many, none of them empty."""
     count = max(1, min(parts, len(items)))
     return (items[len(items) * part // count : len(items) * (part + 1) // count] for part in range(count))
 
@@ -234,7 +239,9 @@ Written = tuple[list[ShardInfo], list[tuple[ShardEntry, ShardSamples]]]
 
 
 class ShardDatasink(Datasink):
-    """Shards, for `Dataset.write_datasink`; each task writes its own, and each appears when it is whole.
+    """Shards, for `Dataset.write_datasink`.
+
+    Each task writes its own shards, and each appears when it is whole.
 
     A row is a sample: its columns are the fields, those that are null are left out, and so are ``__url__`` and other
     columns that begin with ``_``. Values are encoded by the names of the fields, as `ShardWriter` does.
@@ -247,11 +254,11 @@ class ShardDatasink(Datasink):
         maxsize: Most bytes of a shard; also the least that Ray brings to a task at once, so that shards are full.
         index: Whether, and where, to store the sample index, once all tasks have ended.
         overwrite: Write even if there are shards of this pattern.
-        cluster: See `torchdata_ais.store.Cluster`; default ``AIS_ENDPOINT`` of this process; the tasks are told.
+        cluster: See `torchdata_ais.store.Cluster`; default ``AIS_ENDPOINT`` of this process, also in the tasks.
         **named: ``encoder mtime quality ...`` as in `TarWriter`.
 
     Attributes:
-        shards: What was written, once it was; by name.
+        shards: The written shards, at the end; by name.
 
     Order: of a task, that of its rows.
     Memory: of a task: a sample, and its blocks; with an index about 300 bytes a sample in the process that began it.
@@ -294,7 +301,7 @@ class ShardDatasink(Datasink):
 
     @property
     def min_bytes_per_write(self) -> int | None:
-        """How much Ray brings to a task at least."""
+        """Least data that Ray brings to a task at once."""
         return self._maxsize
 
     def on_write_start(self, *_: Any) -> None:
@@ -302,7 +309,7 @@ class ShardDatasink(Datasink):
         prepare(self._pattern, lambda: self._options, new=not self._overwrite)
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> Written:
-        """Write the rows of some blocks, and return what is known of the shards."""
+        """Write the rows of some blocks, and return data of the shards."""
         made = CollectedIndex() if self._where else None
         with self._writer(ctx.task_idx, made) as shards:
             for row in _rows(blocks):
@@ -352,7 +359,7 @@ class ShardDatasink(Datasink):
 
 
 class CollectedIndex:
-    """Takes what an `IndexWriter` takes, to hand it on."""
+    """Takes the arguments of an `IndexWriter`, and records them."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[ShardEntry, ShardSamples]] = []

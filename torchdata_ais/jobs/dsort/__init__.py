@@ -1,4 +1,4 @@
-"""dSort: samples of many shards put into another order, and into shards of another size, by the cluster itself.
+"""dSort: reorder the samples of many shards on the cluster.
 
 ::
 

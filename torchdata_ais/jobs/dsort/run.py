@@ -76,7 +76,7 @@ def check_samples(
 
 
 def digest(sample: Sample) -> int:
-    """Return a number that stands for key, fields and data, in whatever order the fields are."""
+    """Return a hash of key, fields and data, in any order of the fields."""
     summary = xxhash.xxh3_64(sample["__key__"].encode("utf-8", "surrogateescape"))
     for field in sorted(name for name in sample if not name.startswith("__")):
         summary.update(f"\0{field}\0{len(sample[field])}\0".encode("utf-8", "surrogateescape"))
@@ -98,11 +98,11 @@ _NUMBER = re.compile(r"%(?:0?\d+)?d|@\d*")
 
 @dataclass(frozen=True)
 class Names:
-    """Names in one bucket: a set of them, or what matches patterns.
+    """Names in one bucket: a set, or patterns.
 
     Attributes:
         bucket: The bucket, as ``ais://name``.
-        exact: The names, in order; None if patterns tell.
+        exact: The names, in order; None if there are patterns.
         patterns: Regular expressions for whole names.
     """
 
@@ -123,7 +123,7 @@ class Names:
 
 
 def inputs_of(spec: Mapping[str, Any]) -> Names:
-    """Return what the (translated) specification reads."""
+    """Return the input of the (translated) specification."""
     bucket = _place(spec["input_bck"])
     extension = spec.get("input_extension") or ""
     form = spec["input_format"]
@@ -139,7 +139,10 @@ def inputs_of(spec: Mapping[str, Any]) -> Names:
 
 
 def outputs_of(spec: Mapping[str, Any], templates: tuple[str, ...] = ()) -> Names:
-    """Return what the (translated) specification writes; `templates` are those of a key map."""
+    """Return the output of the (translated) specification.
+
+    `templates` are those of a key map.
+    """
     bucket = _place(spec.get("output_bck") or spec["input_bck"])
     extension = spec.get("output_extension") or spec.get("input_extension") or ""
     templates = templates or (spec.get("output_format") or "",)
@@ -165,7 +168,7 @@ logger = logging.getLogger("torchdata_ais")
 
 @dataclass(frozen=True)
 class DsortResult:
-    """What a job has done.
+    """Result of a job.
 
     Attributes:
         job_id: Its name on the cluster.
@@ -198,7 +201,7 @@ def run_dsort(
             its JSON or YAML file.
         check: Read the old and the new shards, and compare: the same samples, whole, each as often as before.
         overwrite: Delete objects that have names as the new shards will have. Otherwise they are an error, since
-            what an earlier job left behind the last new shard would be read with it.
+            shards of an earlier job after the last new one would be read with them.
         progress: Called with each new `Progress`: phase ``"read"``, ``"sort"``, ``"write"``, then ``"check"``.
         stall_timeout: Seconds without progress after which waiting is given up.
 
@@ -260,7 +263,7 @@ def run_dsort(
 
 
 def _sources(inputs: Names, options: StoreOptions) -> tuple[list[ObjectURL], list[str]]:
-    """Return the input shards that are there, and the names of those that are not."""
+    """Return the existing input shards, and the names of the missing ones."""
     sources = inputs.listed(options)
     if not sources:
         raise NotFoundError.at(
@@ -282,7 +285,10 @@ def _sources(inputs: Names, options: StoreOptions) -> tuple[list[ObjectURL], lis
 def _old_outputs(
     outputs: Names, inputs: Names, sources: list[ObjectURL], options: StoreOptions, *, overwrite: bool
 ) -> list[ObjectURL]:
-    """Return the objects with names of new shards, which are to be deleted; raise if they must not be."""
+    """Return the objects with names of new shards, which are to be deleted.
+
+    Raises if they must not be deleted.
+    """
     old = outputs.listed(options)
     if outputs.bucket == inputs.bucket and set(map(str, old)) & set(map(str, sources)):
         raise UsageError.at(
@@ -303,7 +309,10 @@ def _old_outputs(
 def _stored(
     key_map: Mapping[str, Any] | str | None, outputs: Names, options: StoreOptions
 ) -> Iterator[dict[str, Any]]:
-    """Keep a key map where the targets can fetch it, as long as the job runs; yield the fields that name it."""
+    """Keep a key map where the targets can fetch it, during the job.
+
+    Yields the fields that name it.
+    """
     if not isinstance(key_map, Mapping):
         yield {}
         return
@@ -321,7 +330,10 @@ def _stored(
 
 
 def _start(client: Any, wanted: dict[str, Any], options: StoreOptions) -> str:
-    """Start the job. Not repeated when the answer is lost: two jobs would write the same shards."""
+    """Start the job. Not repeated after a lost answer.
+
+    Two jobs would write the same shards.
+    """
     once = replace(options, retry=replace(options.retry, attempts=1))
 
     def start() -> str:
@@ -346,7 +358,7 @@ def _look(client: Any, job_id: str, options: StoreOptions) -> Callable[[], JobSt
 
 
 def _progress(metrics: list[Any]) -> Progress:
-    """Add up what the targets say."""
+    """Add up the numbers of the targets."""
     read = [one.local_extraction for one in metrics]
     written = [one.shard_creation for one in metrics]
     if not all(part.finished for part in read):

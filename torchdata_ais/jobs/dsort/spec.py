@@ -15,7 +15,7 @@ from torchdata_ais.urls import Location, parse_url
 from torchdata_ais.urls.parsing import archive_ending
 
 _SHORT = {"extension": "input_extension", "bck": "input_bck"}
-"""Field names that AIStore's article about dSort writes, and those of the server."""
+"""Field names of AIStore's dSort article, and those of the server."""
 
 _KINDS = ("", "alphanumeric", "none", "md5", "shuffle", "content")
 _CONTENT = ("int", "float", "string")
@@ -67,10 +67,12 @@ def translate_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_spec(spec: Mapping[str, Any]) -> None:
-    """Refuse a (translated) specification that the server would refuse: it closes the connection without a word.
+    """Refuse a (translated) specification that the server would refuse.
+
+    The server closes the connection without a message.
 
     Raises:
-        UsageError: What is wrong with it.
+        UsageError: The specification is invalid; the message has the reason.
     """
     algorithm = spec["algorithm"]
     kind = algorithm.get("kind", "")
@@ -101,7 +103,7 @@ def check_spec(spec: Mapping[str, Any]) -> None:
 
 @checked
 def load_spec(path: str | Path) -> dict[str, Any]:
-    """Return the specification in a JSON or YAML file, as it stands there.
+    """Return the content of a specification in a JSON or YAML file.
 
     Raises:
         NotFoundError: No such file.
@@ -163,11 +165,11 @@ class ByName:
 
 @dataclass(frozen=True)
 class ByContent:
-    """By what a field of each sample says.
+    """Order by the value of a field of each sample.
 
     Attributes:
         field: Its name, such as ``cls``.
-        kind: What its text is: ``"int"``, ``"float"`` or ``"string"``.
+        kind: The type of its text: ``"int"``, ``"float"`` or ``"string"``.
         decreasing: The largest first.
     """
 
@@ -214,7 +216,7 @@ class DsortSpec:
             ``{"cats-%d.tar": ["a", "b"], "dogs-%d.tar": ["c"]}``; or the http URL of such a map as JSON. The targets
             fetch it, and refuse addresses of private networks: then pass the URL of a public place.
         extension: Of the input shards, if their names in `source` have none.
-        description: Shown beside the job.
+        description: Shown with the job.
 
     Example:
         >>> spec = DsortSpec("ais://pets/s-{0..3}.tar", "ais://sorted/s-%d.tar", "1GB", ByContent("cls", "int"))
@@ -231,7 +233,9 @@ class DsortSpec:
     description: str = ""
 
     def to_server(self) -> dict[str, Any]:
-        """Return the specification that the server takes, without a key map that is not stored yet.
+        """Return the specification for the server.
+
+        A key map that is not stored yet is left out.
 
         Raises:
             UsageError: Source or target is not in a bucket, or a value is out of range.

@@ -42,18 +42,18 @@ def ensure_etl(
     obj_timeout: str = "5m",
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """See to it that a transform runs on the cluster, and return its name.
+    """Ensure that a transform runs on the cluster, and return its name.
 
     Made if it is missing, started if it was stopped, left alone if it runs with the same code.
 
     Args:
         cluster: See `torchdata_ais.store.Cluster`.
         name: 6 to 32 of ``a-z 0-9 -``.
-        server: What `shard_etl` returns, or any server class of the SDK.
+        server: The result of `shard_etl`, or any server class of the SDK.
         replace_other: Replace a transform of this name that runs other code. Otherwise that is an error. (Compared is
-            the source text of the function and its settings, not what the function calls.)
-        dependencies: Packages for the pods to install. This package is always among them; name it yourself to say
-            where it comes from (``"torchdata-ais @ https://..."``).
+            the source text of the function and its settings, not the code of called functions.)
+        dependencies: Packages for the pods to install. This package is always among them; name it yourself to set its
+            source (``"torchdata-ais @ https://..."``).
         comm_type: How shards reach the pods: ``"hpush"`` or ``"hpull"``.
         init_timeout: Until all pods are ready.
         obj_timeout: For one shard.
@@ -61,9 +61,9 @@ def ensure_etl(
 
     Raises:
         UsageError: A name or class that cannot be; other code under this name; too much to send.
-        JobError: The cluster could not start it, or asks for a token (the embedded one always does: pass the
+        JobError: The cluster could not start it, or requires a token (the embedded one always does: pass the
             `LocalCluster` itself, or set ``AIS_AUTHN_TOKEN``); the message has the end of the log, if there is one.
-        TransportError: The cluster cannot be asked.
+        TransportError: The cluster cannot be reached.
 
     Example:
         >>> from torchdata_ais.jobs.etl import shard_etl
@@ -104,7 +104,7 @@ def ensure_etl(
 
 @checked
 def list_etls(cluster: Cluster) -> list[dict[str, Any]]:
-    """Return name, stage, and what went through, of each transform of the cluster.
+    """Return name, stage and counts of each transform of the cluster.
 
     Returns:
         ``[{"name": str, "stage": str, "objects": int, "in_bytes": int, "out_bytes": int}, ...]``, by name.
@@ -140,10 +140,12 @@ def delete_etl(cluster: Cluster, name: str) -> None:
 
 @checked
 def etl_logs(cluster: Cluster, name: str, lines: int = 40) -> str:
-    """Return the last lines that the pods of a transform have logged, each target's after its name.
+    """Return the last log lines of the pods of a transform.
+
+    Each target's come after its name.
 
     Raises:
-        NotFoundError: There is no such transform.
+        NotFoundError: The transform does not exist.
     """
     options = known_cluster(cluster)
     with sdk_client(options) as client:
@@ -171,7 +173,7 @@ def _named(client: Any, name: str) -> Any:
 
 
 def _running(etl: Any, options: StoreOptions) -> dict[str, str] | None:
-    """Return the environment of a transform, or None if there is none of this name."""
+    """Return the environment of a transform, or None if it does not exist."""
     try:
         details = call(etl.view, options, f"transform {etl.name}", options.endpoint)
     except NotFoundError:
@@ -210,7 +212,7 @@ def _check_payload(server: Any) -> None:
 
 
 def _seconds_to_start(arguments: dict[str, Any]) -> float:
-    """Return the seconds of `init_timeout`, with the other arguments looked at.
+    """Return the seconds of `init_timeout`; check the other arguments.
 
     Raises:
         UsageError: One that the SDK would refuse.
@@ -227,7 +229,10 @@ def _seconds_to_start(arguments: dict[str, Any]) -> float:
 
 
 def _create(etl: Any, server: Any, options: StoreOptions, **arguments: Any) -> None:
-    """Make the transform. Not repeated: the second request would find what the first has begun."""
+    """Make the transform. Not repeated.
+
+    A second request would find the result of the first.
+    """
     ready_s = _seconds_to_start(arguments)
     deadline = options.retry.deadline and max(options.retry.deadline, ready_s + 60.0)
     once = replace(options, retry=replace(options.retry, attempts=1, deadline=deadline))
@@ -238,19 +243,19 @@ def _create(etl: Any, server: Any, options: StoreOptions, **arguments: Any) -> N
         )  # fmt: skip
     except AISError as error:
         if isinstance(error, TransportError) and error.status == HTTPStatus.CONFLICT:
-            return  # there is one already: somebody else was quicker
+            return  # it exists already: another program was quicker
         text = str(error.sentences)
         try:
             log = call(lambda: str(etl.logs()[0].logs[-2000:]), once, f"log of {etl.name}", options.endpoint)
             text += f"\n{log}"
         except AISError:
-            logger.debug("no log of %s", etl.name)  # often there is none yet; the error itself says enough
+            logger.debug("no log of %s", etl.name)  # often there is none yet; the error itself is enough
         raise JobError.at(f"the transform {etl.name!r} could not be started: {text}") from error
 
 
 @dataclass(frozen=True)
 class TransformResult:
-    """What an offline transform has done.
+    """Result of an offline transform.
 
     Attributes:
         job_id: Its name on the cluster.
@@ -277,7 +282,7 @@ def transform_bucket(
     progress: OnProgress | None = None,
     stall_timeout: float = 600.0,
 ) -> TransformResult:
-    """Put all objects of a bucket through a transform and store what comes out, and wait until it is done.
+    """Transform all objects of a bucket, store the results, and wait.
 
     Args:
         cluster: See `torchdata_ais.store.Cluster`.
@@ -286,7 +291,7 @@ def transform_bucket(
         target: ``ais://bucket``, or ``ais://bucket/prefix`` for a text before each name; made if it is missing. Objects
             of these names are replaced.
         ext: New endings of names by the old ones, as in ``{"tgz": "tar"}``.
-        on_error: ``"skip"`` goes on after an object that fails; it is in the result, and logged as a warning. If all
+        on_error: ``"skip"`` continues after an object that fails; it is in the result, and logged as a warning. If all
             fail it is an error in any case: then it is the transform that cannot work.
         num_workers: Objects at a time on each target; 0 is one for each disk.
         timeout: For one object.
@@ -340,7 +345,7 @@ def transform_bucket(
             errors = _errors(client, etl_name, job_id, options)
             raise _with_log(error, client, options, etl_name, errors) from None
         errors = _errors(client, etl_name, job_id, options)
-        # All of them: the transform cannot work, and it is no matter of single objects.
+        # All of them: the transform cannot work, and the cause is not in single objects.
         if errors and (on_error == "raise" or len(errors) >= total):
             failed = JobError.at(f"{name} failed over {len(errors)} objects")
             raise _with_log(failed, client, options, etl_name, errors)
@@ -367,10 +372,10 @@ def _look(
     def look() -> JobState:
         status = call(ask, options, f"job {job_id}", options.endpoint)
         done = 0
-        with suppress(NotFoundError):  # before the first target has begun
+        with suppress(NotFoundError):  # before the first target has started
             done = call(written, options, f"job {job_id}", options.endpoint)
         finished = status.end_time != 0
-        error = "" if goes_on else status.err  # of a job that goes on, errors of objects
+        error = "" if goes_on else status.err  # of a running job, errors of objects
         if status.aborted:
             error = status.err or "it was aborted"
         return JobState(Progress("transform", min(done, total), total), finished, error if finished else "")
@@ -379,7 +384,7 @@ def _look(
 
 
 def _errors(client: Any, etl_name: str, job_id: str, options: StoreOptions) -> dict[str, str]:
-    """Return the objects that failed, with what was said about each."""
+    """Return the objects that failed, each with its error."""
 
     def ask() -> dict[str, str]:
         details = client.etl(etl_name).view(job_id)
@@ -394,7 +399,7 @@ def _errors(client: Any, etl_name: str, job_id: str, options: StoreOptions) -> d
 def _with_log(
     error: JobError, client: Any, options: StoreOptions, etl_name: str, errors: dict[str, str]
 ) -> JobError:
-    """Return the error with the first failed objects and the end of the log in it."""
+    """Return the error with the first failed objects and the end of the log."""
     parts = [str(error.sentences)]
     parts += [f"{name}: {why}" for name, why in list(errors.items())[:3]]
     try:

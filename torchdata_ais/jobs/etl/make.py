@@ -1,4 +1,4 @@
-"""`shard_etl`: a function to the SDK's server class, and how it travels to the cluster."""
+"""`shard_etl`: make the SDK's server class of a function, to be pickled."""
 
 from __future__ import annotations
 
@@ -35,27 +35,22 @@ def shard_etl(
     keep_meta: bool = False,
     **decoder: Any,
 ) -> Any:
-    """Return an ETL server class of the AIStore SDK that puts every sample of a shard through a function.
+    """Return an ETL server class that applies a function to each sample.
 
-    A decorator, or a function for functions that are needed as they are, too. The class goes to `ensure_etl`, or
-    straight to the SDK: ``client.etl(name).init_class(...)(server)``. ``server.shard_transform`` can be tried without a
-    cluster.
-
-    Takes:
-        ``f(sample)`` or ``f(sample, args)``, as described at `ShardTransform`; `args` is what the request brings: a
-        dict for ``ETLConfig(name, args={...})``, text, or ``""``. Draw random numbers from the key of the sample
-        (``random.Random(sample["__key__"])``), so that a shard that is read again is the same again.
+    The class is one of the AIStore SDK. `shard_etl` is a decorator, or a function for functions that are needed as
+    they are, too. The class goes to `ensure_etl`, or straight to the SDK:
+    ``client.etl(name).init_class(...)(server)``. ``server.shard_transform`` can be tried without a cluster.
 
     Args:
         function: The function.
-        decode: What fields become before, as in ``.decode(...)``: ``"pil"``, ``"torchrgb8"``, ...; None leaves them
-            bytes. Values that are no bytes are encoded by the endings of their fields afterwards.
+        decode: Decoding of the fields before, as in ``.decode(...)``: ``"pil"``, ``"torchrgb8"``, ...; None leaves
+            them bytes. Values other than bytes are encoded by the endings of their fields afterwards.
         quality: For JPEG and WebP, 1 to 100.
         keep_meta: Whether fields that begin with ``_`` are stored, too.
         **decoder: Further arguments of ``.decode(...)``: ``size=224``, ``only="jpg"``, ...
 
     Raises:
-        UsageError: No function, or one that takes something else.
+        UsageError: Not a function, or one with other parameters.
 
     Example:
         >>> @shard_etl(decode="pil")
@@ -92,7 +87,10 @@ def shard_etl(
 
 
 class _Travelling(ShardTransform):
-    """A transform whose function is pickled by value, with the code of the user's own modules."""
+    """A transform whose function is pickled by value.
+
+    So is the code of the user's own modules.
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
@@ -114,7 +112,10 @@ def _arrived(payload: bytes) -> ShardTransform:
 
 
 def _is_own(module: ModuleType) -> bool:
-    """Return whether a module is a file of the user's own, which no pod has: not installed, not Python's, not ours."""
+    """Report whether a module is a file of the user's own.
+
+    It is not installed, not Python's, not ours; no pod has it.
+    """
     file = getattr(module, "__file__", None)
     if module.__name__ == "__main__" or not file or module.__name__.split(".")[0] == "torchdata_ais":
         return False
@@ -138,9 +139,9 @@ def _check_parameters(function: Callable[..., Any]) -> None:
 
 
 def fingerprint(server: Any) -> str:
-    """Return a number for the code of a server class: equal for the same source text and settings.
+    """Return a hash of a server class: equal for equal source and settings.
 
-    What the function calls is not in it.
+    The code of called functions is not in it.
     """
     transform = getattr(server, "shard_transform", None)
     subject = server if transform is None else transform.function
@@ -155,7 +156,10 @@ def fingerprint(server: Any) -> str:
 
 
 def _code_text(code: CodeType) -> str:
-    """Return a text for the code of a function without source: the same in every process."""
+    """Return a text for the code of a function without source.
+
+    It is the same in every process.
+    """
     constants = [
         _code_text(one) if isinstance(one, CodeType)
         else repr(sorted(map(repr, one))) if isinstance(one, frozenset)

@@ -1,4 +1,7 @@
-"""`ShardServer`: the SDK's ETL server, working on whole shards. It runs on the cluster, in a process of its own."""
+"""`ShardServer`: the SDK's ETL server for whole shards.
+
+It runs on the cluster, in a separate process.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,24 @@ from torchdata_ais.errors import AISError
 from torchdata_ais.jobs.etl.transform import ShardTransform, parse_args
 
 HELD_BYTES = 8 << 20
-"""So much of the new shard is made before its first byte is sent: until then, a failure can be told as such."""
+"""Bytes of the new shard that are made before the first one is sent.
+
+Until then a failure can be reported as an error.
+"""
 
 _BLOCK_BYTES = 1 << 20
 _UNPROCESSABLE = 422  # not tried again: the same function on the same shard fails again
 
 
 class ShardServer(HTTPMultiThreadedServer):  # type: ignore[misc]  # untyped
-    """Base of what `shard_etl` makes.
+    """Base of the classes of `shard_etl`.
 
     Shards pass through in a stream. A failure is the object's error: while less than `HELD_BYTES` are made, an answer
-    with the reason; later the connection is broken off, so that nobody takes the part for the whole. The log has the
-    traceback in both cases.
+    with the reason; later the connection is broken off, so that no client takes the part for the whole. The log has
+    the traceback in both cases.
 
     Memory:
-        `HELD_BYTES` and what `ShardTransform` needs, for each request.
+        `HELD_BYTES` and the memory of `ShardTransform`, for each request.
     """
 
     shard_transform: ClassVar[ShardTransform]
@@ -47,7 +53,7 @@ class ShardServer(HTTPMultiThreadedServer):  # type: ignore[misc]  # untyped
         return "application/x-tar"
 
     class RequestHandler(HTTPMultiThreadedServer.RequestHandler):  # type: ignore[misc]
-        """The SDK's, with failures told."""
+        """The SDK's handler, with reported failures."""
 
         _has_answered = False
 
@@ -57,7 +63,7 @@ class ShardServer(HTTPMultiThreadedServer):  # type: ignore[misc]  # untyped
             self._has_answered = True
 
         def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-            """Answer with the reason of a failure, or break off an answer that has begun."""
+            """Answer with the reason of a failure, or break off a started answer."""
             error = sys.exc_info()[1]
             if error is not None:
                 self.server.etl_server.logger.error("%s failed", self.path, exc_info=error)
@@ -77,14 +83,19 @@ class ShardServer(HTTPMultiThreadedServer):  # type: ignore[misc]  # untyped
             self.wfile.write(body)
 
         def _break_off(self) -> None:
-            """Reset the connection: closing it would be the regular end of an answer without a length."""
+            """Reset the connection.
+
+            A normal close would be the regular end of an answer without a length.
+            """
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.rfile.close()
             self.connection.close()
 
 
 def object_uri(path: str) -> str:
-    """Return what the path of a request means: ``/bucket/object``, or an encoded ``ais/@uuid#namespace/bucket/object``.
+    """Return the object URI of a request's path.
+
+    ``/bucket/object``, or an encoded ``ais/@uuid#namespace/bucket/object``.
 
     Example:
         >>> object_uri("/pets/a%20b.tar"), object_uri("/aws%2F%40%23%2Fpets%2Fs.tar")
@@ -97,7 +108,7 @@ def object_uri(path: str) -> str:
 
 
 def _begun(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Return `blocks`, the first `HELD_BYTES` of them made before this returns."""
+    """Return `blocks`, the first `HELD_BYTES` of them made in this call."""
     held: list[Any] = []
     size = 0
     for block in blocks:

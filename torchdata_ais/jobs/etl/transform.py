@@ -1,4 +1,7 @@
-"""`ShardTransform`: a function of a sample, applied to all samples of a shard. No cluster is needed for it."""
+"""`ShardTransform`: a function applied to all samples of a shard.
+
+It needs no cluster.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,13 @@ class TransformError(SampleError):
 
 @dataclass(frozen=True)
 class ShardTransform:
-    """Puts every sample of a shard through a function, and makes a shard of what it returns.
+    """Applies a function to every sample of a shard, and makes a new shard.
 
-    Takes:
-        function: ``f(sample)`` or ``f(sample, args)``. It returns a sample, None to leave it out, or an iterable of
-            samples (with keys of their own). A sample is a dict with ``__key__``, ``__url__`` and fields; the
-            function may change it.
-        decode: Specification, or several, for `torchdata_ais.Decoder`; None leaves fields bytes.
-        decoder: Further arguments for it, such as ``{"size": 224}``.
-        packer: Arguments of `TarWriter` for the new shard, such as ``{"quality": 95}``.
+    Takes: function: ``f(sample)`` or ``f(sample, args)``. It returns a sample, None to leave it out, or an iterable of
+        samples (with separate keys). A sample is a dict with ``__key__``, ``__url__`` and fields; the function may
+        change it. decode: Specification, or several, for `torchdata_ais.Decoder`; None leaves fields bytes. decoder:
+        Further arguments for it, such as ``{"size": 224}``. packer: Arguments of `TarWriter` for the new shard, such
+        as ``{"quality": 95}``.
 
     Order:
         That of the shard. The same shard gives the same bytes if the function does.
@@ -55,15 +56,15 @@ class ShardTransform:
     packer: Mapping[str, Any] = field(default_factory=dict)
 
     def blocks(self, shard: Iterable[bytes], url: str, args: Any = "") -> Iterator[bytes]:
-        """Yield the new shard, compressed if the name of the old one says so.
+        """Yield the new shard, compressed by the ending of the old one's name.
 
         Args:
             shard: The bytes of the shard, in blocks.
-            url: What to call it in errors; its ending decides about compression.
+            url: Its name in errors; its ending selects compression.
             args: Passed to a function that has a parameter of that name.
 
         Raises:
-            TransformError: The function failed, or returned what is no sample; its sample is named.
+            TransformError: The function failed, or did not return a sample; its sample is named.
             ShardError: The shard is not whole. The new one then is not, either: it has no end.
             SampleError: A sample cannot be decoded or encoded, or two have the same key, or is larger than 1 GiB.
             UsageError: No sample can be decoded or encoded like this.
@@ -104,7 +105,7 @@ class ShardTransform:
         yield bytes(archive_size(size) - size)
 
     def _results(self, sample: Any, more: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield what the function makes of a sample."""
+        """Yield the function's results for a sample."""
         key, url = sample["__key__"], sample["__url__"]
         name = getattr(self.function, "__name__", "the function")
         try:
@@ -134,7 +135,7 @@ def takes_args(function: Callable[..., Any]) -> bool:
 
 
 def parse_args(text: str) -> Any:
-    """Return the arguments of a request: the value of JSON, else the text as it is.
+    """Return the arguments of a request: JSON's value, or else the text.
 
     Example:
         >>> parse_args('{"size":64}'), parse_args("fast"), parse_args("")

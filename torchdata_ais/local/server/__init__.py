@@ -1,5 +1,6 @@
-"""The embedded cluster's own process: one proxy and its targets, on the standard library, xxhash and msgspec.
+"""The embedded cluster's process: one proxy and its targets.
 
-Nothing here imports the rest of `torchdata_ais`, because the process must start in a tenth of a second and
-must not load torch. `__main__.py` is started by its file path and loads this folder as a package of its own.
+It uses only the standard library, xxhash and msgspec. Nothing here imports the rest of `torchdata_ais`, because the
+process must start in a tenth of a second and must not load torch. `__main__.py` is started by its file path and loads
+this folder as a separate package.
 """

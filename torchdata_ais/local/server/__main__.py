@@ -1,8 +1,8 @@
-"""Start the cluster process by file path: ``python .../local/server/__main__.py``.
+"""Start the cluster process: ``python .../local/server/__main__.py``.
 
-Started by path, this file knows no parent package, so no ``torchdata_ais/__init__`` runs and no torch is
-loaded. The folder is made importable under a private name; the script's own entry of ``sys.path`` goes away
-first, so that no module of this folder can hide one of the standard library.
+Started by its file path, this file has no parent package, so no ``torchdata_ais/__init__`` runs and no torch is
+loaded. The folder is made importable under a private name; the script's own entry of ``sys.path`` goes away first, so
+that no module of this folder can hide one of the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAME = "_ais_local_server"
 
 
 def load() -> object:
-    """Import this folder as the top-level package `NAME` and return its `process` module."""
+    """Import this folder as package `NAME` and return its `process` module."""
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != here]
     spec = importlib.util.spec_from_file_location(NAME, here / "__init__.py")

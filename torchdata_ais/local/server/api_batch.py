@@ -1,9 +1,9 @@
-"""GetBatch: many objects, ranges and archived files in one tar, in the order asked for.
+"""GetBatch: objects, ranges and archived files in one tar, in order.
 
-Everything is looked up before the first byte goes out, so what cannot be had is an error status and never,
-as on a real cluster in streaming mode, a tar that ends early and looks whole: such answers are faults, to be
-switched on (`_spoiled`). Files are opened one after the other: an object that is replaced in that moment breaks
-the connection, which no client takes for an end.
+All entries are looked up before the first byte is sent. So a missing one is an error status. It is never, as on a real
+cluster in streaming mode, a tar that ends early and looks whole: such answers are faults, to be switched on
+(`_spoiled`). Files are opened one after the other. An object that is replaced in that moment breaks the connection,
+which no client takes for an end.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def get_batch(call: Call) -> Reply:
 
 
 def _read(call: Call) -> _Batch:
-    """The request; what it has and this cluster does not know is named."""
+    """Return the request; a feature that this cluster does not have is named."""
     try:
         return call.body(_Batch)
     except ReplyError as problem:
@@ -125,7 +125,10 @@ def _read(call: Call) -> _Batch:
 
 
 def _spoiled(entries: list[_Entry], actions: Iterable[Action]) -> list[tuple[_Entry, Action | None]]:
-    """What the faults make of the entries, and what is to be done with each. There may be less than a fault means."""
+    """Return the entries after the faults, and the treatment of each.
+
+    There may be fewer entries than a fault means.
+    """
     out: list[tuple[_Entry, Action | None]] = [(entry, None) for entry in entries]
 
     def there(entry: int) -> bool:
@@ -184,7 +187,10 @@ def _found(call: Call, entry: _Entry, bucket: str, name: str) -> File:
 
 
 def _window(size: int, start: int, length: int) -> tuple[int, int]:
-    """Offset and size of the wanted bytes (length -1: to the end); all of them must be there."""
+    """Offset and size of the wanted bytes, all of which must exist.
+
+    Length -1: to the end.
+    """
     if not start and not length:
         return 0, size
     end = size if length < 0 else start + length
@@ -195,7 +201,7 @@ def _window(size: int, start: int, length: int) -> tuple[int, int]:
 
 
 def _blocks(store: Store, entry: Object, offset: int, size: int) -> Iterator[bytes]:
-    """Yield a part of an object, which is opened when the first block is asked for."""
+    """Yield a part of an object, which is opened for the first block."""
     with store.open(entry) as file:
         yield from FileSlice(file.fd, offset, size).blocks()
 

@@ -25,7 +25,7 @@ from .routes import Call, route
 from .store import Bucket, Object
 
 _PROPS: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("bucket_props.json").read_bytes())
-"""AIStore's defaults. What is switched off there does not exist here."""
+"""AIStore's defaults. Features that are off by default do not exist here."""
 
 
 @route("proxy", "GET", "buckets", "list", sdk="Cluster.list_buckets")
@@ -36,9 +36,9 @@ def list_buckets(call: Call) -> Reply:
 
 @route("proxy", "POST", "bucket", "create-bck", sdk="Bucket.create")
 def create(call: Call) -> Reply:
-    """Make a bucket; of its properties the kind of checksums and erasure coding can be set.
+    """Make a bucket with a kind of checksums and erasure coding, if given.
 
-    Erasure coding changes the answer to a GET of a missing object. There are no slices.
+    Erasure coding changes the answer to a GET of a missing object. Slices are not kept.
     """
     wanted = call.fields(checksum=dict[str, msgspec.Raw], ec=dict[str, msgspec.Raw])
     kind = typed(wanted["checksum"] or {}, "checksum", {"type": "xxhash2"})["type"]
@@ -76,7 +76,10 @@ def head(call: Call) -> Reply:
 
 @route("proxy", "HEAD", "bucket", "bsumm_remote", query="bsumm_remote presence uuid", sdk="Bucket.info")
 def info(call: Call) -> Reply:
-    """Properties and summary: 202 with the id of a job first, the answer when asked with that id."""
+    """Properties and summary, as a job.
+
+    The first answer is 202 with the id of a job; a request with that id gets the result.
+    """
     props = _props_header(call.source)
     job_id = call.query.get("uuid", "")
     if not job_id:
@@ -87,7 +90,10 @@ def info(call: Call) -> Reply:
 
 @route("proxy", "GET", "bucket", "summary-bck", sdk="Bucket.summary")
 def summary(call: Call) -> Reply:
-    """Count and size of the objects: 202 with the id of a job first, the answer when asked with that id."""
+    """Count and size of the objects, as a job.
+
+    The first answer is 202 with the id of a job; a request with that id gets the result.
+    """
     wanted = call.fields(uuid="", prefix="", cached=True, present=True)
     if not wanted["uuid"]:
         return Reply.text(new_id(), status=202)
@@ -96,7 +102,10 @@ def summary(call: Call) -> Reply:
 
 @route("proxy", "POST", "bucket", "copy-bck", query="bck_to", sdk="Bucket.copy")
 def copy(call: Call) -> Reply:
-    """Copy the objects with a prefix into another bucket, which is made if it is missing."""
+    """Copy the objects with a prefix into another bucket.
+
+    It is made if it is missing.
+    """
     source = call.source
     to = call.other_bucket()
     wanted = call.fields(**COPY_FIELDS)
@@ -206,7 +215,10 @@ def list_objects(call: Call) -> Reply:
 
 
 def _props(text: str, flags: int) -> frozenset[str]:
-    """The properties wanted. AIStore ignores unknown ones, and gives name and size when none are named."""
+    """The properties wanted.
+
+    AIStore ignores unknown ones, and gives name and size when none are named.
+    """
     if flags & NAME_ONLY:
         return frozenset()
     if flags & NAME_SIZE or not text:
@@ -214,7 +226,7 @@ def _props(text: str, flags: int) -> frozenset[str]:
     return frozenset(item.strip() for item in text.split(","))
 
 
-# By property: its key in an entry, and its value; what is empty is left out.
+# By property: its key in an entry, and its value; empty ones are left out.
 PROPS: dict[str, tuple[str, Callable[[Call, Object], Any]]] = {
     "checksum": ("cs", lambda _, entry: entry.checksum),
     "atime": (
@@ -243,7 +255,10 @@ def _custom(custom: dict[str, str]) -> str:
 
 
 def _expanded(call: Call, bucket: Bucket, prefix: str, after: str, props: frozenset[str]) -> Iterable[Entry]:
-    """Objects and the files in those that are archives, sorted together; a token may name such a file."""
+    """Objects and the files in archives, sorted together.
+
+    A token may name such a file.
+    """
     rows: list[Entry] = []
     for entry in bucket.with_prefix(prefix):
         row = _entry(call, entry, props)
@@ -262,7 +277,10 @@ def _expanded(call: Call, bucket: Bucket, prefix: str, after: str, props: frozen
 
 
 def _files_in(call: Call, entry: Object) -> tuple[Member, ...]:
-    """What is in an archive; nothing in an object that has an archive's name only, as on a real cluster."""
+    """Contents of an archive.
+
+    Empty for an object that has an archive's name only, as on a real cluster.
+    """
     try:
         with opened(call.store, entry) as archive:
             return archive.files

@@ -23,7 +23,7 @@ AIS_VERSION = "5.0"
 
 
 class _Wanted:
-    """Which job is asked about; Go takes the names in any case."""
+    """Query for one job; Go takes the names in any case."""
 
     def __init__(self, fields: Mapping[str, msgspec.Raw]) -> None:
         known = {key.lower(): raw for key, raw in fields.items()}
@@ -36,7 +36,7 @@ class _Wanted:
 
 
 class _Listed(msgspec.Struct):
-    """Which jobs are asked for."""
+    """Query for jobs."""
 
     kind: str | None = None
     show_active: bool | None = None
@@ -56,7 +56,7 @@ def target_health(call: Call) -> Reply:  # noqa: ARG001
 
 
 def node_json(node: Node) -> dict[str, Any]:
-    """A node as the cluster map shows it. All three of its networks are the one that exists."""
+    """A node of the cluster map; its three networks are one."""
     net = {"node_ip_addr": HOST, "daemon_port": str(node.port), "direct_url": node.url}
     return {
         "public_net": net,
@@ -89,7 +89,7 @@ def smap(call: Call) -> Reply:
 
 @route("proxy", "GET", "reverse", "node_status", query="what", sdk="Cluster.get_performance")
 def node_status(call: Call) -> Reply:
-    """Status of the node named in the header `Ais-Node-Id`, with what this process can measure."""
+    """Status of the node in header `Ais-Node-Id`, as measured by this process."""
     wanted = call.request.headers.get("ais-node-id", "")
     node = next((node for node in call.cluster.targets if node.id == wanted), None)
     if node is None:
@@ -130,7 +130,7 @@ def stop_job(call: Call) -> Reply:
 
 @route("proxy", "GET", "cluster", "status", query="what", sdk="Job.status, Job.wait")
 def job_status(call: Call) -> Reply:
-    """How one job ended."""
+    """Result of one job."""
     wanted = _Wanted(call.message)
     job = call.cluster.jobs.get(wanted.id)
     if job is None:
@@ -140,7 +140,7 @@ def job_status(call: Call) -> Reply:
 
 @route("proxy", "GET", "cluster", "qryxstats", query="what", sdk="Job.get_details")
 def job_details(call: Call) -> Reply:
-    """What each target did for a job. All of it is booked on the first one."""
+    """Snapshots of a job on each target; all work counts for the first one."""
     wanted = _Wanted(call.message)
     jobs = call.cluster.jobs.select(wanted.id, wanted.kind)
     if not jobs:
@@ -150,16 +150,19 @@ def job_details(call: Call) -> Reply:
 
 @route("proxy", "GET", "cluster", "status_all", query="what", sdk="Cluster.list_jobs_status")
 def all_jobs(call: Call) -> Reply:
-    """How all jobs ended, or only those that have not."""
+    """Results of all jobs, or only of those that run."""
     wanted = call.body(_Listed)
-    call.cluster.jobs.running()  # ends what is idle
+    call.cluster.jobs.running()  # ends idle jobs
     jobs = call.cluster.jobs.select(kind=wanted.kind or "")
     return Reply.plain_json([job.status() for job in jobs if not (job.ended_ns and wanted.show_active)])
 
 
 @route("proxy", "GET", "cluster", "running_all", query="what", sdk="Cluster.list_running_jobs")
 def running_jobs(call: Call) -> Reply:
-    """Mostly none, as short work is done before its request is answered; that of GetBatch stays for a while."""
+    """Running jobs: mostly none, as short work ends before the answer.
+
+    That of GetBatch stays for a while.
+    """
     jobs = call.cluster.jobs.running(call.body(_Listed).kind or "")
     return Reply.json([f"{job.kind}[{job.id}]" for job in jobs])
 
@@ -167,7 +170,10 @@ def running_jobs(call: Call) -> Reply:
 @route("proxy", "PUT", "cluster", "start-maintenance", query="frc")
 @route("proxy", "PUT", "cluster", "stop-maintenance", query="frc")
 def maintenance(call: Call) -> Reply:
-    """Refuse it while the job of GetBatch is there, as a real cluster does. There is no maintenance here otherwise."""
+    """Refuse maintenance while the job of GetBatch runs, as a real cluster.
+
+    Otherwise this cluster has none.
+    """
     action = call.text("action")
     for job in call.cluster.jobs.running(BATCH_KIND):
         message = f"{call.node.tag}: x-{job.kind}[{job.id}] is currently running, cannot run {action!r} concurrently"
@@ -181,7 +187,7 @@ _MOST = 1 << 20
 
 @route("proxy", "POST", "bucket", "index-shard")
 def index_shards(call: Call) -> Reply:
-    """Index the tars whose names begin with `prefix`. Compressed ones are passed over."""
+    """Index the tars whose names begin with `prefix`, without compressed ones."""
     bucket = call.source
     wanted = call.fields(prefix="", num_workers=0, skip_verify=False)
     names = [name for name in bucket.names() if name.startswith(wanted["prefix"]) and name.endswith(".tar")]
@@ -191,7 +197,10 @@ def index_shards(call: Call) -> Reply:
 
 
 def _index(cluster: Cluster, bucket: str, names: list[str], job: Job) -> None:
-    """Index the shards of each target in turn. One that is no tar ends the work of its target, as on a real one."""
+    """Index the shards of each target in turn.
+
+    One that is not a tar ends the work of its target, as on a real one.
+    """
     if SHARD_INDEXES not in cluster.store.buckets:
         cluster.store.create_bucket(SHARD_INDEXES)
     for target in cluster.targets:
@@ -214,7 +223,10 @@ def _index(cluster: Cluster, bucket: str, names: list[str], job: Job) -> None:
 
 
 def _members(cluster: Cluster, shard: Object) -> list[tuple[bytes, int, int]]:
-    """Name, offset of the last header and size of each regular member; of equal names the first."""
+    """Name, last header's offset and size of each regular member.
+
+    Of equal names the first.
+    """
     found: dict[bytes, tuple[int, int]] = {}
     with cluster.store.path(shard).open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
         for item in tar:

@@ -28,14 +28,14 @@ CONTENT_KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "s
 
 
 class _Names(msgspec.Struct):
-    """Which shards are sorted."""
+    """Selection of the shards to sort."""
 
     template: str | None = None
     objnames: list[str] | None = None
 
 
 class Algorithm(msgspec.Struct):
-    """How they are sorted."""
+    """Order of the sort."""
 
     kind: str | None = None
     decreasing: bool | None = None
@@ -53,7 +53,7 @@ _KNOWN: dict[str, Any] = {
     "output_format": "",
     "output_shard_size": str | int,
     "algorithm": Algorithm,
-    # What steers the real one's resources: what comes out does not depend on it.
+    # Settings of the real one's resources: the result does not depend on them.
     "description": msgspec.Raw,
     "max_mem_usage": msgspec.Raw,
     "extract_concurrency_max_limit": msgspec.Raw,
@@ -133,7 +133,7 @@ def _parse_size(text: str) -> int:
 
 @dataclass
 class _Record:
-    """One sample: its key and its files, each with the shard it lies in."""
+    """One sample: its key and its files, each with its shard."""
 
     key: str
     shard: Object
@@ -166,7 +166,10 @@ def info(call: Call) -> Reply:
 
 @route("proxy", "DELETE", "sort", "abort", query="uuid", sdk="Dsort.abort")
 def abort(call: Call) -> Reply:
-    """Abort a job (``sort/abort``): its work ends before the next shard. What was written stays."""
+    """Abort a job (``sort/abort``): its work ends before the next shard.
+
+    Written shards stay.
+    """
     _job(call).abort()
     return Reply()
 
@@ -195,7 +198,7 @@ def _sort(call: Call, spec: Spec, job: Job) -> None:
 
 
 def _batches(records: list[_Record], shard_bytes: int) -> Iterator[list[_Record]]:
-    """Yield the records of each new shard, which ends with the record that fills it."""
+    """Yield the records of each new shard, which the last record fills."""
     batch: list[_Record] = []
     size = 0
     for record in records:

@@ -1,4 +1,4 @@
-"""ETL: transforms made, listed, stopped, and used on one object or on many. Off without ``etl=True``."""
+"""ETL: make, list, stop and apply transforms. Off without ``etl=True``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ WORKERS, MOST_WORKERS = 4, 64
 
 
 def _allowed(call: Call, *, to_change: bool = False) -> Etls:
-    """The transforms. They are code that runs here: only who has the secret of this start may make and change them."""
+    """Return the transforms; check the secret of this start to change them.
+
+    They are code that runs here.
+    """
     if not call.cluster.etl_allowed:
         message = "cannot use ETL in a build without ETL support - operation not supported"
         raise ReplyError(501, message, "ErrUnsupp")
@@ -115,7 +118,10 @@ def logs(call: Call) -> Reply:
 
 @route("target", "GET", "etl", "_object")
 def get_for_worker(call: Call) -> Reply:
-    """The object, for a worker that pulls: the path is its transform, the secret and the object's uname."""
+    """The object, for a worker that pulls.
+
+    The path is its transform, the secret and the object's uname.
+    """
     etls = _allowed(call)
     parts = call.name.split("/", 3)
     if len(parts) < 4:
@@ -136,7 +142,7 @@ def _stages(name: str, pipeline: str | list[str] | None) -> list[str]:
 
 
 def get_transformed(call: Call, entry: Object) -> Reply:
-    """Answer a GET with what a transform makes of the object. Its length is not known before."""
+    """Answer a GET with the transformed object, of unknown length."""
     etls = _allowed(call)
     stages = _stages(call.query.get("etl_name", ""), call.query.get("etl_pipeline", ""))
     args = call.query.get("etl_args", "")
@@ -160,7 +166,7 @@ FIELDS: dict[str, Any] = {
 
 @route("proxy", "POST", "bucket", "etl-bck", query="bck_to", sdk="Bucket.transform, Bucket.inspect")
 def transform_bucket(call: Call) -> Reply:
-    """Put what a transform makes of the objects with a prefix into another bucket."""
+    """Put the transformed objects with a prefix into another bucket."""
     _allowed(call)
     to = call.other_bucket()
     wanted = call.fields(**FIELDS)
@@ -173,7 +179,7 @@ def transform_bucket(call: Call) -> Reply:
 
 @route("proxy", "POST", "bucket", "etl-listrange", sdk="ObjectGroup.transform, ObjectGroup.inspect")
 def transform_group(call: Call) -> Reply:
-    """Put what a transform makes of the objects of the group into another bucket."""
+    """Put the transformed objects of the group into another bucket."""
     _allowed(call)
     wanted = call.fields(**GROUP_FIELDS | FIELDS, tobck=BucketRef)
     job = Job(

@@ -26,7 +26,7 @@ MAX_RANGES = 16
 
 
 def is_range(template: str) -> bool:
-    """Whether the template is a range; one without braces is a prefix."""
+    """Report whether the template is a range; without braces it is a prefix."""
     if "{" in template and "}" in template:
         return True
     if "@" in template or "%" in template:
@@ -38,7 +38,10 @@ _FORMAT = re.compile(r"([^%]*)%(?:0([0-9]{1,3}))?d([^%]*)")
 
 
 def endless(template: str) -> Iterator[str]:
-    """Yield the names of a range template, or without end those of ``shard-%06d``: for names to be given."""
+    """Yield the names of a range template, or those of ``shard-%06d``.
+
+    The latter are endless; they are for new names.
+    """
     match = _FORMAT.fullmatch(template)
     if match is None:
         if not is_range(template):
@@ -51,7 +54,10 @@ def endless(template: str) -> Iterator[str]:
 
 
 def expand(template: str) -> Iterator[str]:
-    """Return the names of a range template in their order, one by one: there may be millions."""
+    """Return the names of a range template in order, lazily.
+
+    There may be millions.
+    """
     texts, ranges = [], []
     total = 1
     for index, piece in enumerate(_RANGE.split(template)):
@@ -114,7 +120,10 @@ class BucketRef(msgspec.Struct):
 
 
 def _entries(call: Call, wanted: dict[str, Any]) -> Iterator[tuple[str, Object | None]]:
-    """Yield the names that a request means, and the objects: a list, a range, all with a prefix, or (empty) all."""
+    """Yield the names of a request, and their objects.
+
+    A request has a list, a range, all with a prefix, or (empty) all.
+    """
     names = wanted["objnames"]
     template = wanted["template"]
     if names is not None and template:
@@ -129,7 +138,10 @@ def _entries(call: Call, wanted: dict[str, Any]) -> Iterator[tuple[str, Object |
 
 
 def run_on_group(call: Call, job: Job, wanted: dict[str, Any]) -> Iterator[Object]:
-    """Yield the objects that exist; a missing one of a list is an error of the job, of a range it is none."""
+    """Yield the objects that exist.
+
+    A missing one of a list is an error of the job; one of a range is not.
+    """
     for name, entry in _entries(call, wanted):
         if entry is not None:
             yield entry
@@ -144,7 +156,7 @@ def delete_group(call: Call) -> Reply:
     """Remove the objects of the group that exist."""
     wanted = call.fields(**GROUP_FIELDS)
     with call.cluster.jobs.run("delete-listrange", bucket=call.bucket) as job:
-        for _, entry in _entries(call, wanted):  # what is not there need not be deleted
+        for _, entry in _entries(call, wanted):  # missing ones need not be deleted
             if entry is not None and call.store.delete(call.bucket, entry.name):
                 job.add(entry.size)
     return Reply.text(job.id)
@@ -197,7 +209,10 @@ def evict_or_prefetch(call: Call) -> Reply:
 
 @route("proxy", "PUT", "bucket", "archive", sdk="ObjectGroup.archive")
 def archive_group(call: Call) -> Reply:
-    """Put the objects of the group into one archive, new or (`aate`, tar only) with what is in it already."""
+    """Put the objects of the group into one archive, new or appended.
+
+    Appending (`aate`) is for tar only.
+    """
     wanted = call.fields(**GROUP_FIELDS, archname="", isbn=False, aate=False, mime="", tobck=BucketRef)
     to = bucket_of(wanted["tobck"]) if wanted["tobck"] else call.bucket
     name = wanted["archname"]

@@ -60,24 +60,30 @@ def _files(archive: Archive, wanted: list[Member]) -> Iterator[File]:
 
 
 _EVERYTHING = ["checksum", "atime", "version", "custom", "location", "copies"]
-_TOLD_ANYWAY = {"name", "size", "ec", "chunked"}  # or never, as there is nothing to tell
+_TOLD_ANYWAY = {"name", "size", "ec", "chunked"}  # or never, without a value
 
 
 def redirect(call: Call) -> Reply:
-    """The proxy's answer to everything about one object: ask the target that owns it. Reads no body."""
+    """The proxy's answer for one object: redirect to its target.
+
+    Reads no body.
+    """
     target = call.cluster.owner(call.bucket, call.name)
     method = call.request.method
     return redirect_to(call, target.url + call.request.target, 301 if method == "GET" else 307)
 
 
 def redirect_to(call: Call, url: str, status: int) -> Reply:
-    """A redirect with what AIStore adds to the query: who sent it, and when."""
+    """A redirect with AIStore's additions to the query: sender and time."""
     extra = f"pid={call.cluster.proxy.id}&utm={time.time_ns():x}"
     return Reply.redirect(status, f"{url}{'&' if '?' in url else '?'}{extra}", call.request.method)
 
 
 def lookup(call: Call) -> Object:
-    """Return the object, or the target's 404: also when another target has it, as this one lacks it."""
+    """Return the object, or the target's 404.
+
+    Also when another target has it, as this one lacks it.
+    """
     entry = call.source.objects.get(call.name)
     if entry is None or call.cluster.holder(call.bucket, call.name) is not call.node:
         if call.source.ec and call.request.method == "GET":
@@ -108,7 +114,7 @@ def _checksum_headers(entry: Object) -> dict[str, str]:
     sdk="Object.get_reader",
 )
 def get(call: Call) -> Reply:
-    """The object, a range of it, files of the archive it is, or what an ETL makes of it."""
+    """The object, a range of it, its files as an archive, or its transform."""
     if call.query.get("etl_name") or call.query.get("etl_pipeline"):
         return get_transformed(call, lookup(call))
     for name in ("ais-blob-download", "ais-blob-chunk", "ais-blob-workers"):
@@ -136,9 +142,9 @@ def get(call: Call) -> Reply:
 
 
 def _open_object(call: Call, *, once: bool) -> tuple[Object, FileSlice]:
-    """Return the object and its open file, also when it is being replaced at this moment.
+    """Return the object and its open file, also during a replacement.
 
-    A node that has not noticed yet that an object lost its parts sends `once` what is left of it, and breaks off.
+    A node that has not noticed yet that an object lost its parts sends `once` the rest of it, and breaks off.
     """
     while True:
         entry = lookup(call)
@@ -156,7 +162,7 @@ _RANGE = re.compile(r"\s*([0-9]{0,18})\s*-\s*([0-9]{0,18})\s*")
 
 
 def parse_range(text: str, size: int, cname: str) -> tuple[int, int]:
-    """Return first and last byte of a `Range` header, or the 416 AIStore gives."""
+    """Return first and last byte of a `Range` header, or AIStore's 416."""
     if not text.startswith("bytes="):
         raise ReplyError(416, f'read range "{text}" is invalid (prefix)')
     spec = text[len("bytes=") :]
@@ -192,7 +198,7 @@ def _new_version(call: Call, entry: Object) -> None:
 
 @route("target", "HEAD", "object", query="props presence", sdk="Object.head, Object.props")
 def head(call: Call) -> Reply:
-    """The properties asked for by `props`, or all of them; a bad one is a 400."""
+    """The properties requested by `props`, or all of them; a bad one is a 400."""
     if call.query.get("presence", "0") not in ("", "0", "2"):
         raise not_implemented(f"query parameter 'presence'={call.query['presence']}")
     entry = lookup(call)
@@ -212,7 +218,7 @@ def head(call: Call) -> Reply:
 
 
 def _described(call: Call, entry: Object, *, dated: bool) -> dict[str, dict[str, str]]:
-    """Headers by the property that they tell."""
+    """Headers by the property that they contain."""
     custom = ", ".join(f"{key}={value}" for key, value in sorted(entry.custom.items()))
     mtime = time.gmtime(call.store.path(entry).stat().st_mtime if dated else 0)
     return {
@@ -239,9 +245,9 @@ def _chunked_headers(entry: Object) -> dict[str, str]:
 
 @route("target", "PUT", "object", sdk="ObjectWriter.put_content, .put_file")
 def put(call: Call) -> Reply:
-    """Store the body. A checksum that the client sent is compared with the one computed on the way.
+    """Store the body; compare its checksum with the client's, if sent.
 
-    If it is that of the object that is there, nothing is stored, and the answer is bare, as of a real node.
+    If the stored object has this checksum, nothing is stored, and the answer is bare, as of a real node.
     """
     if call.cluster.owner(call.bucket, call.name) is not call.node:
         raise ReplyError(400, f"{call.node.tag}: ais://{call.bucket}/{call.name} belongs to another target")
@@ -313,7 +319,7 @@ class _Listed(msgspec.Struct):
     sdk="ObjectWriter.append_content",
 )
 def append(call: Call) -> Reply:
-    """Add the body to an object in the making; ``append_type=flush`` makes it the object."""
+    """Add the body to an unfinished object; ``append_type=flush`` ends it."""
     kind, handle = call.query["append_type"], call.query.get("append_handle", "")
     if kind not in ("append", "flush"):
         message = (
@@ -348,7 +354,7 @@ def append(call: Call) -> Reply:
 
 
 def _begun(call: Call, handle: str) -> Path:
-    """The hidden file that the handle, or its key alone, stands for."""
+    """The hidden file of the handle, or of its key alone."""
     path = call.cluster.appends.get(handle.rpartition("|")[2])
     if path is None:
         why = f"empty source in the {{{handle}}} handle"

@@ -34,7 +34,9 @@ _AT_ONCE = threading.BoundedSemaphore(2)
 
 
 def find_names(pattern: str, names: Sequence[str]) -> list[int]:
-    """Return the positions of the names in which the pattern is found; none for a pattern that is no pattern.
+    """Return the positions of the names in which the pattern is found.
+
+    Empty for an invalid pattern.
 
     Raises:
         ReplyError: 400 for a pattern that takes more than `DEADLINE_S`, 429 when too many are being searched for.
@@ -67,7 +69,7 @@ ARCHIVES_KEPT = 512
 
 
 class NotAnArchiveError(ReplyError):
-    """The bytes are not what the name of the object says."""
+    """The bytes do not fit the name of the object."""
 
     def __init__(self, name: str, cause: Exception) -> None:
         super().__init__(400, f"{name}: archive/tar: invalid tar header ({cause})")
@@ -79,7 +81,7 @@ def extension_of(name: str) -> str:
 
 
 def wanted_extension(name: str, mime: str, refused: ReplyError) -> str:
-    """The extension that `mime` gives, else that of the name; `refused` if there is none."""
+    """The extension by `mime`, else that of the name; else `refused`."""
     ext = extension_of(mime if mime.startswith(".") else f".{mime}") if mime else extension_of(name)
     if not ext:
         raise refused
@@ -102,7 +104,10 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Archive:
-    """An object that is an archive, open. Data files never change: those of one number and extension are equal."""
+    """An object that is an archive, open.
+
+    Data files never change: those of one number and extension are equal.
+    """
 
     number: int
     extension: str
@@ -119,13 +124,13 @@ class Archive:
         return next((member for member in self.files if member.name == name), None)
 
     def body(self, member: Member) -> bytes | FileSlice:
-        """One file as the body of an answer: from the disk where it lies there as it is."""
+        """One file as the body of an answer, from the disk where possible."""
         if self.extension == ".tar":
             return self.file.part(member.offset, member.size)
         return next(self.read([member]))
 
     def read(self, wanted: Iterable[Member]) -> Iterator[bytes]:
-        """Yield the bytes of the wanted files, which must be in the order of the archive."""
+        """Yield the bytes of the wanted files, in the order of the archive."""
         with self._unpacked() as source:
             for member in wanted:
                 if isinstance(source, zipfile.ZipFile):
@@ -141,7 +146,10 @@ class Archive:
 
     @contextmanager
     def _unpacked(self) -> Iterator[zipfile.ZipFile | gzip.GzipFile | BinaryIO]:
-        """Open the zip, or the tar without its compression; what is wrong with it is a `NotAnArchiveError`."""
+        """Open the zip, or the tar without its compression.
+
+        Errors are raised as `NotAnArchiveError`.
+        """
         try:
             with self.file.stream() as file:
                 if self.extension == ".zip":
@@ -155,14 +163,14 @@ class Archive:
 
 
 def archive_of(file: FileSlice, entry: Object, mime: str = "") -> Archive:
-    """Return an open object as an archive, of the kind that its name or `mime` says."""
+    """Return an open object as an archive, of the kind by its name or `mime`."""
     unknown = ReplyError(400, f'unrecognized or unsupported file format: "{entry.name}"')
     return Archive(entry.file, wanted_extension(entry.name, mime, unknown), entry.name, file)
 
 
 @contextmanager
 def opened(store: Store, entry: Object) -> Iterator[Archive]:
-    """Open an object as the archive that its name says it is."""
+    """Open an object as the archive of its name's kind."""
     with store.open(entry) as file:
         yield archive_of(file, entry)
 
@@ -170,7 +178,7 @@ def opened(store: Store, entry: Object) -> Iterator[Archive]:
 _BROKEN = (
     tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError,
 )  # fmt: skip
-"""What the libraries raise over bytes that are no archive, or one that is damaged or uses what they lack."""
+"""Errors of the libraries over invalid, damaged or unsupported archives."""
 
 
 @lru_cache(ARCHIVES_KEPT)
@@ -185,7 +193,7 @@ def _index(archive: Archive) -> tuple[Member, ...]:
 
 
 def matching(names: Sequence[str], text: str, mode: str) -> list[int]:
-    """Return the positions of the names that `archregx` and `archmode` ask for."""
+    """Return the positions of the names for `archregx` and `archmode`."""
     if mode in ("", "regexp"):
         return find_names(text, names)
     tests: dict[str, Callable[[str], bool]] = {
@@ -201,14 +209,14 @@ def matching(names: Sequence[str], text: str, mode: str) -> list[int]:
 
 
 def _without_extension(name: str) -> str:
-    """AIStore's key of a name: without what follows the last dot of its last part."""
+    """AIStore's key of a name: without the last extension."""
     folder, slash, base = name.rpartition("/")
     stem, dot, _ = base.rpartition(".")
     return folder + slash + (stem if dot else base)
 
 
 class File(NamedTuple):
-    """One file of an archive to be: its content is read when its turn has come."""
+    """One file of an archive to be made, read when its turn has come."""
 
     name: str
     size: int
@@ -244,7 +252,7 @@ def _tar(files: Iterable[File]) -> Iterator[bytes]:
 
 
 def _tar_header(file: File) -> bytes:
-    """The header of a regular file: ustar, or PAX where ustar has no room."""
+    """The header of a regular file: ustar, or PAX where ustar is too small."""
     info = tarfile.TarInfo(file.name)
     info.size, info.mtime = file.size, file.mtime
     return info.tobuf(tarfile.PAX_FORMAT)

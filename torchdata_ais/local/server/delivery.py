@@ -1,4 +1,4 @@
-"""Sending an answer as a fault wants it: late, slowly, cut, reset, stalled, with a flipped bit."""
+"""Delivery of an answer under faults: late, slow, cut, reset or changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EndedError(Exception):
 
 
 def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> None:
-    """Send `reply` under `plan`; `EndedError` if the plan ended the connection."""
+    """Send `reply` by `plan`; `EndedError` if the plan ended the connection."""
     checksum = reply.headers.get("Ais-Checksum-Value")
     if checksum and plan.last(WrongChecksum):
         reply.headers["Ais-Checksum-Value"] = ("1" if checksum[0] == "0" else "0") + checksum[1:]
@@ -80,7 +80,10 @@ def _flipped(block: bytes, start: int, flips: list[tuple[int, int]]) -> bytes:
 
 
 def _write(sock: socket.socket, reply: Reply, view: memoryview, *, chunked: bool) -> None:
-    """Send all, as fast as the other side takes it: one that takes no byte for the socket's timeout is cut off."""
+    """Send all, as fast as the other side takes it.
+
+    One that takes no byte for the socket's timeout is cut off.
+    """
     left = memoryview(chunk(bytes(view))) if chunked and view else view
     try:
         while left:
@@ -92,7 +95,7 @@ def _write(sock: socket.socket, reply: Reply, view: memoryview, *, chunked: bool
 
 
 class _Pace:
-    """Keeps the bytes sent below a straight line in time, in pieces of a few milliseconds."""
+    """Limits the rate of sending, in pieces of a few milliseconds."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self.rate = bytes_per_s
@@ -116,7 +119,7 @@ def _end(sock: socket.socket, stop: Cut | Reset | Stall) -> None:
             raise EndedError
         return
     if isinstance(stop, Reset):
-        # What is still queued goes first, as a reset drops it.
+        # The queue is sent first, as a reset drops it.
         deadline = time.monotonic() + _DRAIN_DEADLINE_S
         while _unsent(sock) and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -125,7 +128,7 @@ def _end(sock: socket.socket, stop: Cut | Reset | Stall) -> None:
 
 
 def _reset_when_closed(sock: socket.socket) -> None:
-    """Lingering for 0 seconds makes close() send RST, and drops what is still queued."""
+    """Make close() send RST and drop the queue: linger for 0 seconds."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
@@ -138,7 +141,7 @@ def _unsent(sock: socket.socket) -> int:
 
 
 def _client_left(sock: socket.socket, seconds: float) -> bool:
-    """Wait until the client hangs up; `False` when `seconds` (if not 0) have passed before."""
+    """Wait until the client hangs up; `False` after `seconds` (if not 0)."""
     poll = select.poll()
     poll.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
     return bool(poll.poll(seconds * 1000 if seconds else None))

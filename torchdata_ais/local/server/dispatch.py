@@ -1,4 +1,4 @@
-"""Which handler a request is for, by the route table, and what is answered when there is none or it fails."""
+"""Dispatch of requests to handlers by the route table, and its errors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from .names import HOST, check_bucket_name, check_object_name
 from .problem import ReplyError, check_sender, of_the_machine
 from .routes import Call, find
 
-# Which query parameter decides what a PUT of an object means.
+# Query parameters that determine the meaning of a PUT of an object.
 _PUT_KEYS = ("append_type", "object_to", "uploadId")
 
 
 def answer(call: Call) -> Reply:
-    """Return the answer to a request, whatever goes wrong; only a broken connection is an exception."""
+    """Return the answer to a request.
+
+    Any error is an answer; only a broken connection is an exception.
+    """
     try:
         reply = _dispatch(call)
     except ReplyError as problem:
@@ -82,7 +85,7 @@ def _refused(call: Call, code: int, retry_after: float | None) -> ReplyError:
 
 
 def _check_space(call: Call) -> None:
-    """Refuse a body that announces more bytes than the disk has; the connection ends with the answer."""
+    """Refuse a body larger than the free disk; the connection then ends."""
     announced = call.request.body.announced
     if announced > BLOCK_BYTES and announced > shutil.disk_usage(call.cluster.root).free:
         problem = of_the_machine(call.node.tag, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
@@ -91,7 +94,7 @@ def _check_space(call: Call) -> None:
 
 
 def _resolve(call: Call) -> tuple[str, str]:
-    """Say what the path names and which of its requests this is; fill in bucket and object."""
+    """Resolve path and request; fill in bucket and object."""
     request = call.request
     version, _, rest = request.path.lstrip("/").partition("/")
     kind, _, rest = rest.partition("/")
@@ -124,7 +127,10 @@ def _resolve(call: Call) -> tuple[str, str]:
 
 
 def _object_key(call: Call, name: str | None) -> str:
-    """Which of the requests of an object this is; without a name only a POST of the bucket is one."""
+    """Resolve the request of an object.
+
+    Without a name only a POST of the bucket is one.
+    """
     method = call.request.method
     if name is not None:
         check_object_name(name)

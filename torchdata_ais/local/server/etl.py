@@ -49,7 +49,10 @@ _MESSAGE: dict[str, Any] = {
 
 
 def read_message(fields: dict[str, msgspec.Raw]) -> dict[str, Any]:
-    """Return the request that makes a transform; refuse what cannot be done without containers, by name."""
+    """Return the request that makes a transform.
+
+    Features that need containers are refused, by name.
+    """
     values = typed(fields, "ETL init", _MESSAGE)
     runtime: _Runtime = values["runtime"] or _Runtime()
     if not values["communication"].startswith(("hpush", "hpull")):
@@ -129,7 +132,7 @@ class Etl:
 
     @property
     def pulls(self) -> bool:
-        """Whether the worker asks for objects instead of being sent them."""
+        """Report whether the worker requests objects instead of getting them sent."""
         return str(self.message.get("communication")).startswith("hpull")
 
     # -- the worker
@@ -186,12 +189,12 @@ class Etl:
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(_TERM_S)
-        with suppress(ProcessLookupError):  # whatever of its group is left
+        with suppress(ProcessLookupError):  # the rest of its group
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def died(self) -> str:
-        """What to say if the worker has ended by itself, else nothing."""
+        """Error text if the worker has ended by itself, else empty."""
         code = self.process.poll() if self.process else None
         ended = f"ETL[{self.name}]: the worker has ended with status {code}: {self.tail()}"
         return "" if code is None else ended
@@ -212,7 +215,7 @@ class Etl:
         args: str,
         timeout_s: float,
     ) -> Iterator[bytes]:
-        """Send a body through the worker and return the blocks of what comes out."""
+        """Send a body through the worker and return the blocks of the result."""
         if self.process is None:
             raise ReplyError(404, f"etl job {self.name} is not running", "ErrNotFound")
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
@@ -285,9 +288,9 @@ class Etls:
     def run(
         self, tag: str, names: list[str], bucket: str, entry: Object, path: Path, args: str, timeout_s: float
     ) -> Iterator[bytes]:
-        """Send an object through the transforms in their order and return the blocks of what comes out.
+        """Send an object through the transforms in order; return the result.
 
-        What is between two stages is held in memory.
+        The result is in blocks. Data between two stages is held in memory.
         """
         if not names:
             raise ReplyError(400, "no ETL was named")

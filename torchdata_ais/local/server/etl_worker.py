@@ -1,7 +1,7 @@
-"""One ETL worker: the user's server class, run by the SDK's own HTTP server on 127.0.0.1.
+"""One ETL worker: the user's class in the SDK's server on 127.0.0.1.
 
 Started by file path with a port and the id of the cluster's process, with which it ends. It answers that process only:
-the SDK's server would give a web page what the transform makes of any file of this machine (``etl_fqn=``).
+the SDK's server would give a web page the transform of any file of this machine (``etl_fqn=``).
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ def main() -> None:
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
     payload = base64.b64decode(os.environ["ETL_CLASS_PAYLOAD"])
-    server = cloudpickle.loads(payload)  # the user's own code, which etl=True asked to be run
+    server = cloudpickle.loads(payload)  # the user's own code, which etl=True permits
     guarded(server, port)(host="127.0.0.1", port=port).start()
 
 
 def guarded(server: Any, port: int) -> Any:
-    """Return a server class, if it is of the SDK's plain kind, that refuses what a web page may have sent."""
+    """Return a subclass of the SDK's plain server that refuses web pages.
+
+    Other classes are returned as they are.
+    """
     from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer
 
     if not (isinstance(server, type) and issubclass(server, HTTPMultiThreadedServer)):

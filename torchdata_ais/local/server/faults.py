@@ -20,21 +20,24 @@ import msgspec
 
 
 class Action(msgspec.Struct, frozen=True, tag=True):
-    """Base of what a rule can do."""
+    """Base of the actions of a rule."""
 
     at_proxy: ClassVar[bool] = False
-    """Whether it happens where the request of an object is redirected, not where it is answered."""
+    """True if it happens at the redirect of a request, not at its answer."""
 
 
 class Status(Action, frozen=True):
-    """Answer with an error status, optionally with a `Retry-After` of so many seconds."""
+    """Answer with an error status, optionally with a `Retry-After` in seconds."""
 
     code: int
     retry_after: float | None = None
 
 
 class Busy(Action, frozen=True):
-    """Answer 429 while more than so many requests are under way at the node, optionally with a `Retry-After`."""
+    """Answer 429 above so many requests at a node, with a `Retry-After`.
+
+    The header is optional.
+    """
 
     above: int
     retry_after: float | None = None
@@ -47,21 +50,23 @@ class Delay(Action, frozen=True):
 
 
 class Bandwidth(Action, frozen=True):
-    """Send the body no faster than so many bytes a second, on each connection by itself."""
+    """Limit each connection to so many bytes of body a second."""
 
     bytes_per_s: float
 
 
 class Cut(Action, frozen=True):
-    """Promise the whole body, send `at` bytes of it, close the connection in good order."""
+    """Promise the whole body, send `at` bytes of it, and close regularly."""
 
     at: int
 
 
 class CutSlow(Action, frozen=True):
-    """Reset the connection of a client that takes no byte for so many seconds, as targets do after 30.
+    """Reset the connection of a client that takes no byte for some seconds.
 
-    What the systems of both sides keep on the way counts as taken: `buffer` bytes at this one.
+    Targets do so after 30 s.
+
+    Bytes in the buffers of both systems count as taken: `buffer` bytes at this one.
     """
 
     seconds: float
@@ -75,7 +80,10 @@ class Reset(Action, frozen=True):
 
 
 class Stall(Action, frozen=True):
-    """Send `at` bytes of the body, then nothing: for `seconds`, or until the client gives up if 0."""
+    """Send `at` bytes of the body, then nothing.
+
+    It lasts `seconds`, or until the client gives up if 0.
+    """
 
     at: int = 0
     seconds: float = 0.0
@@ -93,9 +101,10 @@ class WrongChecksum(Action, frozen=True):
 
 
 class NewVersion(Action, frozen=True):
-    """Replace the object as soon as this answer has its bytes: the next request meets a new version.
+    """Replace the object during this answer: the next request gets a new one.
 
-    The new object is as long as the old one with every bit inverted, or the same bytes with `same_bytes`.
+    The new version appears as soon as this answer has its bytes. It is as long as the old one with every bit inverted,
+    or the same bytes with `same_bytes`.
     """
 
     same_bytes: bool = False
@@ -108,25 +117,31 @@ class DeadRedirect(Action, frozen=True):
 
 
 class DropEntry(Action, frozen=True):
-    """Leave the first entry whose name matches the glob `name` out of a page of a listing."""
+    """Omit the first entry that matches the glob `name` from a listing page."""
 
     name: str = "*"
 
 
 class EndBatch(Action, frozen=True):
-    """End the archive of a GetBatch in good order after so many entries, as if that were all."""
+    """End the archive of a GetBatch regularly after so many entries.
+
+    It looks as if that were all.
+    """
 
     after: int
 
 
 class WholeObject(Action, frozen=True):
-    """Answer an entry of a GetBatch that asks for a range with the whole object."""
+    """Answer a range entry of a GetBatch with the whole object."""
 
     entry: int
 
 
 class Placeholder(Action, frozen=True):
-    """Answer an entry of a GetBatch as if its object were not there: a name that says so, and no bytes."""
+    """Answer an entry of a GetBatch as if its object did not exist.
+
+    The entry has a name that marks it as missing, and no bytes.
+    """
 
     entry: int
 
@@ -145,14 +160,14 @@ class SwapEntries(Action, frozen=True):
 
 
 ANY_ACTION = Union[tuple(Action.__subclasses__())]  # type: ignore[valid-type]  # noqa: UP007 - a value
-"""What the JSON of a fault may hold."""
+"""Fields of a fault in JSON."""
 
 
 A = TypeVar("A", bound=Action)
 
 
 class Plan(tuple[Action, ...]):
-    """The actions of all the rules that fired on one request, in the order of the rules."""
+    """Actions of all rules that fired on one request, in rule order."""
 
     __slots__ = ()
 
@@ -166,10 +181,10 @@ class Plan(tuple[Action, ...]):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One rule: what to do with which requests.
+    """One rule: an action, and the requests that it applies to.
 
     Args:
-        action: What happens, e.g. ``Cut(1000)``.
+        action: The action, e.g. ``Cut(1000)``.
         verb: An HTTP method, ``"LIST"`` for pages of a listing, ``"BATCH"`` for GetBatch, or ``"*"``.
         object: Glob over object names. A request without an object (a listing) has the empty name.
         bucket: Glob over bucket names.
@@ -216,7 +231,7 @@ class _Rule:
         self.random = random.Random(fault.seed)
 
     def fires(self) -> bool:
-        """Count one matching request and say whether the rule fires on it."""
+        """Count one matching request and return whether the rule fires on it."""
         self.matched += 1
         fault = self.fault
         fires = (
@@ -229,7 +244,7 @@ class _Rule:
 
 
 class FaultTable:
-    """The rules in force. Cheap to ask when there are none."""
+    """The rules in force. Cheap to check when there are none."""
 
     def __init__(self) -> None:
         self._rules: dict[int, _Rule] = {}
@@ -258,7 +273,7 @@ class FaultTable:
             return sum(rule.fired for key, rule in self._rules.items() if number in (None, key))
 
     def plan(self, *, at_proxy: bool, verb: str, bucket: str, name: str) -> Plan:
-        """Return what is to be done with a request."""
+        """Return the action for a request."""
         with self._lock:
             return Plan(
                 rule.fault.action

@@ -76,7 +76,10 @@ DIGESTS: dict[str, Callable[[], Digest]] = {
 
 @dataclass(slots=True)
 class FileSlice(AbstractContextManager["FileSlice"]):
-    """`size` bytes of an open file from `offset` on. Whoever has it last closes it; a `with` block does."""
+    """`size` bytes of an open file from `offset` on.
+
+    The last owner closes it; a `with` block does.
+    """
 
     fd: int
     offset: int
@@ -132,7 +135,7 @@ def checksum_of(path: Path, kind: str) -> str:
 
 
 def append_blocks(path: Path, blocks: Iterable[bytes | memoryview], kind: str = "xxhash2") -> tuple[int, str]:
-    """Write blocks to the end of a file, and return how many bytes they were and their checksum."""
+    """Append blocks to a file; return their size and checksum."""
     digest = DIGESTS[kind]()
     size = 0
     with path.open("ab", buffering=0) as file:

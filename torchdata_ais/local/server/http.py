@@ -1,8 +1,8 @@
 """HTTP/1.1 requests and responses.
 
 The standard library's parser (`http.client.parse_headers`) takes a bare line feed for the end of a line, joins folded
-lines, and drops all that follows a malformed one. What it would make of a message is not what another reader makes of
-it, so heads are read here, by the letter of RFC 9112.
+lines, and drops all lines after a malformed one. Another reader would understand such a message differently, so heads
+are read here, strictly by RFC 9112.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class HangupError(Exception):
 
 
 class BadRequestError(Exception):
-    """What arrived is not HTTP."""
+    """The received bytes are not HTTP."""
 
 
 class Body:
     """The body of one request, still in the socket.
 
-    A proxy answers a PUT with a redirect before it reads anything, so a body is read by whoever wants it,
-    and `drain` throws away what nobody wanted, so that the next request on the connection can be read.
+    A proxy answers a PUT with a redirect before it reads anything. So a body is read by its handler, and `drain`
+    discards an unread body, so that the next request on the connection can be read.
 
     Args:
-        connection: Where it comes from.
+        connection: Its connection.
         length: Its size, if it is known.
         chunked: Whether it comes in chunks.
-        asked: Whether it comes by itself; else the client waits for ``100 Continue``.
+        asked: Whether the client sends it at once; else it waits for ``100 Continue``.
     """
 
     __slots__ = ("_asked", "_chunked", "_connection", "_in_chunk", "_left")
@@ -68,21 +68,27 @@ class Body:
 
     @property
     def announced(self) -> int:
-        """Bytes that the head announces and that were not read; 0 for a body in chunks."""
+        """Bytes announced by the head and not read; 0 for a body in chunks."""
         return self._left
 
     @property
     def pending(self) -> bool:
-        """Whether bytes of this body may still be on the way."""
+        """Report whether bytes of this body may still be on the way."""
         return self._chunked or self._left > 0
 
     @property
     def can_be_drained(self) -> bool:
-        """Whether the next request can follow: a client that was not told to send the body may or may not."""
+        """Report whether the next request can follow.
+
+        A client without an answer to its Expect header may or may not send the body.
+        """
         return self._asked or not self.pending
 
     def blocks(self) -> Iterator[memoryview]:
-        """Yield the body, or what is left of it, in views of a buffer that the next step overwrites."""
+        """Yield the rest of the body in views of one buffer.
+
+        The next step overwrites the buffer.
+        """
         if not self.can_be_drained:
             self._asked = True
             self._connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -128,7 +134,7 @@ class Request:
 
     Attributes:
         method: Its method.
-        target: What it names, as it came but for bare UTF-8, which is quoted.
+        target: Its target as received, with bare UTF-8 quoted.
         path: The decoded path.
         query: The decoded query parameters; of several of one name, the first.
         headers: By lower-case names.
@@ -148,7 +154,7 @@ class Request:
 
 
 class Connection:
-    """The reading side of an accepted socket, with what was read ahead."""
+    """The reading side of an accepted socket, with its read-ahead buffer."""
 
     __slots__ = ("_block", "_file", "_sock")
 
@@ -158,7 +164,7 @@ class Connection:
         self._block: memoryview | None = None
 
     def close(self) -> None:
-        """Let go of the socket, which is open for as long as this is."""
+        """Release the socket, which is open for as long as this is."""
         self._file.close()
 
     def next_request(self) -> Request:
@@ -215,7 +221,10 @@ class Connection:
         return self._block[:count]
 
     def read_lines(self) -> list[bytes]:
-        """Return the lines of a head, or of what follows a body, without the empty one at their end."""
+        """Return the lines of a head, or of a trailer, without the last one.
+
+        The last one is empty.
+        """
         lines = []
         left = MAX_HEAD_BYTES
         while line := self.read_line(left):
@@ -237,7 +246,10 @@ class Connection:
 
 
 def _headers(lines: list[str]) -> dict[str, str]:
-    """The fields by lower-case name. Several of one name are one list, but for those that may come once."""
+    """The fields by lower-case name.
+
+    Several of one name are one list, but for those that may come once.
+    """
     headers: dict[str, str] = {}
     for line in lines:
         found = _HEADER.fullmatch(line)
@@ -255,7 +267,7 @@ def _headers(lines: list[str]) -> dict[str, str]:
 
 
 def _split_target(target: str) -> tuple[str | None, str]:
-    """The authority of a target in absolute form, and its path and query in ASCII."""
+    """Authority of an absolute target, and its path and query in ASCII."""
     authority = None
     if not target.startswith("/"):
         found = _ABSOLUTE.fullmatch(target)
@@ -264,7 +276,7 @@ def _split_target(target: str) -> tuple[str | None, str]:
         authority, target = found.groups()
         if not target.startswith("/"):
             target = f"/{target}"
-    if not target.isascii():  # what came as bare UTF-8
+    if not target.isascii():  # from bare UTF-8
         target = quote(target.encode("latin-1"), safe=string.punctuation)
     return authority, target
 
@@ -276,12 +288,17 @@ _REASONS[416] = "Requested Range Not Satisfiable"
 SMALL_BYTES = 64 * 1024
 SENDFILE_BYTES = 8 << 20
 UNCHUNKED_BYTES = 2048
-"""Up to here a streamed body is sent with a Content-Length, beyond in chunks, as Go's server does."""
+"""Size up to which a streamed body has a Content-Length, as Go's server.
+
+Larger ones are sent in chunks.
+"""
 
 
 @dataclass(slots=True)
 class Reply:
-    """One answer. A body of unknown length is an iterator of blocks; `chunked` says it may not be joined.
+    """One answer.
+
+    A body of unknown length is an iterator of blocks; with `chunked` it may not be joined.
 
     `sent` counts the bytes of body that went out so far.
     """
@@ -294,7 +311,7 @@ class Reply:
 
     @property
     def size(self) -> int | None:
-        """How many bytes its body has; `None` where only the end will tell."""
+        """Number of bytes of its body; `None` if it is unknown before its end."""
         if isinstance(self.body, bytes):
             return len(self.body)
         return self.body.size if isinstance(self.body, FileSlice) else None
@@ -339,7 +356,7 @@ def head_of(reply: Reply, extra: str = "") -> bytes:
 
 
 def _one_line(value: str) -> str:
-    """A header's value: a name with a line break in it must not make a second header."""
+    """A header's value without line breaks, which would start a header."""
     return value if value.isprintable() else "".join(c if c.isprintable() else " " for c in value)
 
 
@@ -350,7 +367,7 @@ def is_sent_at_once(reply: Reply) -> bool:
 
 
 def send(sock: socket.socket, reply: Reply, *, method: str) -> None:
-    """Send `reply` whole, counting in `reply.sent` how many bytes of body went out."""
+    """Send `reply` whole, counting in `reply.sent` the bytes of its body."""
     body = reply.body
     if method == "HEAD":
         sock.sendall(head_of(reply))

@@ -1,4 +1,7 @@
-"""Jobs: work that is done while its request waits, unless it takes long, in the forms AIStore reports it."""
+"""Jobs: work that is done while its request waits, in AIStore's forms.
+
+Work that takes long continues after the answer.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,20 @@ from .names import new_id
 IDLE_KINDS = frozenset(
     ("copy-listrange", "etl-listrange", "archive", "download", "list", "get-batch", "put-copies")
 )
-"""Kinds that AIStore keeps waiting for more work: they report idle rather than an end."""
+"""Kinds of jobs that report idle rather than an end, as in AIStore.
+
+They wait for more work.
+"""
 
 PATIENCE_S = 5.0
-"""How long a request waits for the end of its job, well below the SDK's read timeout of 20 s."""
+"""Time a request waits for its job, well below the SDK's timeout of 20 s."""
 
 BATCH_KIND = "get-batch"
 BATCH_LINGERS_S = 100.0
-"""How long the job of GetBatch stays after the last request for it; on a real cluster 90 to 120 s."""
+"""Life of the job of GetBatch after its last request.
+
+On a real cluster 90 to 120 s.
+"""
 
 NEVER = "0001-01-01T00:00:00Z"
 
@@ -68,7 +77,7 @@ class Job:
         return "; ".join(self.errors[:4])
 
     def status(self) -> dict[str, Any]:
-        """The answer to ``what=status``."""
+        """The answer to the query of its status."""
         return {
             "kind": self.kind,
             "uuid": self.id,
@@ -78,7 +87,7 @@ class Job:
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """One target's part of the answer to ``what=qryxstats``."""
+        """One target's part of the answer to the query of snapshots."""
         idle = self.kind in IDLE_KINDS
         return {
             "ext": None,
@@ -118,16 +127,19 @@ class Jobs:
     def run(
         self, kind: str, bucket: str = "", source: str = "", to: str = "", *, prefix: str = ""
     ) -> Iterator[Job]:
-        """Record the work done inside the block as one job; an error that leaves the block is no job."""
+        """Record the work in the block as one job.
+
+        After an error no job is recorded.
+        """
         job = Job(prefix + new_id(), kind, bucket, source, to, time.time_ns())
         yield job
         job.ended_ns = time.time_ns()
         self._jobs[job.id] = job
 
     def start(self, job: Job, work: Callable[[], None]) -> Job:
-        """Do `work` in a thread and return when it is done, or after a while if it takes long.
+        """Do `work` in a thread; return when it is done, or after a while.
 
-        An error of the work is the job's error; the job can be asked for while it runs.
+        An error of the work is the job's error; the job can be queried while it runs.
         """
         job.started_ns = time.time_ns()
         self._jobs[job.id] = job
@@ -135,7 +147,7 @@ class Jobs:
         def run() -> None:
             try:
                 work()
-            except Exception as error:  # noqa: BLE001  whatever failed, the job must come to an end
+            except Exception as error:  # noqa: BLE001 - after any error the job must come to an end
                 job.errors.append(str(error) or type(error).__name__)
                 job.aborted = True
             finally:
@@ -165,7 +177,7 @@ class Jobs:
         return [job for job in self.select(kind=kind) if not job.ended_ns]
 
     def _end_idle(self) -> None:
-        """End the job of GetBatch when it was not used for a while, or was aborted."""
+        """End the job of GetBatch if it was unused for a while, or was aborted."""
         for job in self.select(kind=BATCH_KIND):
             if not job.ended_ns and (job.aborted or time.monotonic() > self._batch_until):
                 job.ended_ns = time.time_ns()

@@ -22,13 +22,16 @@ _MAX_NAME = 1024
 
 
 def check_bucket_name(name: str) -> None:
-    """Refuse what AIStore refuses as the name of a bucket."""
+    """Refuse invalid bucket names, as AIStore does."""
     if not _BUCKET.fullmatch(name):
         raise bad_bucket_name()
 
 
 def check_object_name(name: str) -> None:
-    """Refuse names that are empty, end in a slash, begin with ``~/``, or have ``.`` or ``..`` as a part."""
+    """Refuse invalid object names.
+
+    These are empty, end in a slash, begin with ``~/``, or have ``.`` or ``..`` as a part.
+    """
     bad = not name or name.endswith("/") or name.startswith("~/")
     if bad or (("." in name) and any(part in (".", "..") for part in name.split("/"))):
         raise invalid_path("object name", name)
@@ -44,7 +47,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def object_uname(bucket: str, name: str) -> str:
-    """The name of an object in the whole cluster, as AIStore's clients build it."""
+    """The name of an object in the whole cluster, as in AIStore's clients."""
     return f"ais/@#/{bucket}/{name}"
 
 
@@ -54,7 +57,9 @@ def index_name(bucket: str, name: str) -> str:
 
 
 def shard_of(name: str) -> tuple[str, str] | None:
-    """Return bucket and name of the shard whose index has this name in the bucket `SHARD_INDEXES`, if one has.
+    """Return bucket and name of the shard of an index of this name, if any.
+
+    The index is in the bucket `SHARD_INDEXES`.
 
     Example:
         >>> shard_of(index_name("b", "x/s.tar")), shard_of("note.txt")
@@ -67,7 +72,10 @@ def shard_of(name: str) -> tuple[str, str] | None:
 
 
 def parse_uname(uname: str) -> tuple[str, str]:
-    """Split ``ais/@#/bucket/object`` (the object may be missing) into bucket and object."""
+    """Split ``ais/@#/bucket/object`` into bucket and object.
+
+    The object may be missing.
+    """
     parts = uname.split("/", 3)
     if len(parts) < 3 or parts[0] != "ais" or parts[1] != "@#":
         raise ReplyError(
@@ -105,7 +113,7 @@ class Node:
 
     @property
     def tag(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return f"{self.role[0]}[{self.id}]"
 
     @property
@@ -120,7 +128,7 @@ class Node:
 
 
 def owner_of(targets: Sequence[Node], uname: str) -> Node:
-    """The target that stores the object: the one with the highest random weight."""
+    """The target of the object: the one with the highest random weight."""
     if len(targets) == 1:
         return targets[0]
     digest = _digest_of(uname)
@@ -128,12 +136,15 @@ def owner_of(targets: Sequence[Node], uname: str) -> Node:
 
 
 def _digest_of(name: str) -> int:
-    """The hash that AIStore takes of node ids and object names to place objects."""
+    """AIStore's hash of node ids and object names, to place objects."""
     return xxhash.xxh64_intdigest(name.encode(), seed=_DIGEST_SEED)
 
 
 def _weight(seed: int) -> int:
-    """The first output of xoshiro256** whose state comes from splitmix64: AIStore's placement."""
+    """First output of xoshiro256** with a state of splitmix64.
+
+    It is AIStore's placement.
+    """
     word = (_splitmix(_splitmix(seed)) * 5) & _MASK
     return (((word << 7) | (word >> 57)) * 9) & _MASK
 

@@ -26,7 +26,7 @@ class ReplyError(Exception):
 
     Args:
         status: HTTP status.
-        message: What AIStore's `message` field says.
+        message: Text of AIStore's `message` field.
         tcode: AIStore's type of error, left out of the answer when empty.
         headers: Further headers of the answer.
     """
@@ -63,14 +63,20 @@ def object_missing(node: str, bucket: str, name: str) -> ReplyError:
 
 
 def not_recovered(node: str, bucket: str, name: str) -> ReplyError:
-    """No such object in a bucket with erasure coding: a GET tries to recover it from slices."""
+    """A missing object with erasure coding: a GET tries to recover it.
+
+    It would be recovered from slices.
+    """
     return ReplyError(
         400, f"{node}: failed to EC-recover ais://{bucket}/{name}, err: no metafile", "ErrFailedTo"
     )
 
 
 def parts_lost(size: int, left: int) -> ReplyError:
-    """An object of `size` bytes whose metadata count one piece, of which `left` bytes are on the disk."""
+    """An object of `size` bytes with only `left` bytes on the disk.
+
+    Its metadata count one piece.
+    """
     return ReplyError(500, f"errsize ({size} != {left})", "ErrLmetaCorrupted")
 
 
@@ -80,13 +86,16 @@ def invalid_path(what: str, name: str) -> ReplyError:
 
 
 def not_implemented(what: str) -> ReplyError:
-    """Something a real cluster may do and this one does not: said by name, never guessed."""
+    """An unsupported feature of a real cluster, named in the answer."""
     message = f"{what}: not implemented by the embedded cluster - operation not supported"
     return ReplyError(501, message, "ErrUnsupp")
 
 
 def of_the_machine(node: str, error: OSError) -> ReplyError:
-    """What the system refused: 507 for a full disk, 503 for what passes, 500 for all else."""
+    """Return the answer for an error of the system.
+
+    507 for a full disk, 503 for a temporary error, 500 for all else.
+    """
     code = error.errno or 0
     status = 507 if code in _FULL else 503 if code in _SHORT else 500
     name = errno.errorcode.get(code, type(error).__name__)
@@ -100,7 +109,10 @@ _EMPTY = (b"null", b'""', b"false", b"0", b"[]", b"{}")
 
 
 def typed(fields: Mapping[str, msgspec.Raw], of: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode the fields that are known; see `Call.fields`. `of` says in the 501 whose fields they are."""
+    """Decode the supported fields; see `Call.fields`.
+
+    `of` is the name of their owner in the 501.
+    """
     out = {name: None if _is_type(spec) else spec for name, spec in known.items()}
     for key, raw in fields.items():
         name = key.replace("-", "_")
@@ -123,7 +135,7 @@ def _is_type(spec: Any) -> bool:
 
 
 def decode(raw: bytes | msgspec.Raw, kind: Any, field: str = "") -> Any:
-    """Return JSON as a `kind`, or say with 400 what is wrong with it."""
+    """Return JSON as a `kind`; an error is a 400 with its reason."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as cause:
@@ -132,7 +144,7 @@ def decode(raw: bytes | msgspec.Raw, kind: Any, field: str = "") -> Any:
 
 
 def number(text: str, what: str) -> int:
-    """Return the value of a query parameter that is a number, or say with 400 that it is none."""
+    """Return a query parameter that is a number; an error is a 400."""
     if not re.fullmatch(r"[0-9]{1,18}", text):
         raise ReplyError(400, f"{what} {text!r:.100} is not a number")
     return int(text)
@@ -143,11 +155,11 @@ _FETCHED_FROM = ("none", "same-origin")
 
 
 def check_sender(request: Request, ports: Collection[int]) -> None:
-    """Refuse, with 403, what a page of a browser sends or may have sent.
+    """Refuse, with 403, requests that a web page sends or may have sent.
 
     Args:
         request: The request.
-        ports: Those of this cluster's nodes: only their own pages, which do not exist, are no foreign origin.
+        ports: Those of this cluster's nodes: only their own pages, which do not exist, do not count as foreign origin.
     """
     headers = request.headers
     for host in (headers.get("host", ""), request.authority):
@@ -169,7 +181,7 @@ def _refused(why: str) -> ReplyError:
 
 
 def check_secret(request: Request, secret: str) -> None:
-    """Refuse, with 401, a request without the bearer token of this start of the cluster."""
+    """Refuse, with 401, a request without the bearer token of this start."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), secret.encode()):
         raise ReplyError(

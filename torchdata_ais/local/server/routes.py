@@ -25,11 +25,14 @@ _PATHS = {name: frozenset(follow.split()) for name, follow in _KNOWN["paths"].it
 _BESIDE_V1 = frozenset(_KNOWN["words"]["beside_v1"].split())
 
 ACTIONS = frozenset(_KNOWN["words"]["actions"].split())
-"""Actions and questions that AIStore knows: those without a route are 501, others 400 as on a real node."""
+"""Actions and queries of AIStore: those without a route are 501.
+
+Others are 400 as on a real node.
+"""
 
 
 def is_known_path(path: str) -> bool:
-    """Whether a path is one of AIStore's API, served here or not.
+    """Report whether a path is one of AIStore's API, served here or not.
 
     >>> is_known_path("/v1/download/abort"), is_known_path("/v1/nonsense"), is_known_path("/v2/buckets")
     (True, False, False)
@@ -44,7 +47,7 @@ def is_known_path(path: str) -> bool:
 
 
 ALWAYS = frozenset(("provider", "namespace", "pid", "utm"))
-"""Query parameters that any request may carry: the bucket's, and what a redirect adds."""
+"""Query parameters of any request: the bucket's, and a redirect's."""
 
 T = TypeVar("T")
 
@@ -54,13 +57,13 @@ class Call:
     """One request on its way through a handler.
 
     Attributes:
-        cluster: What the nodes share.
+        cluster: The state that the nodes share.
         node: The node it came to.
         request: The request.
         peer: Address and port of the client.
         bucket: The bucket's name, if the path names one.
-        name: The object's name, if the path names one; else what else follows in the path.
-        plan: What the faults want.
+        name: The object's name, if the path names one; else the rest of the path.
+        plan: The actions of the faults.
     """
 
     cluster: Cluster
@@ -97,16 +100,19 @@ class Call:
         return self.request.body.read() or b"{}"
 
     def body(self, kind: type[T]) -> T:
-        """The JSON body of a control request as a `kind`; that of ``{}`` if there is none.
+        """The JSON body of a control request as a `kind`; default ``{}``.
 
-        Nothing is decoded into types that were not asked for, so deep or wide JSON costs no more than its bytes.
+        Only requested types are decoded, so deep or wide JSON costs no more than its bytes.
         """
         message: T = decode(self._raw, kind)
         return message
 
     @cached_property
     def message(self) -> dict[str, msgspec.Raw]:
-        """The fields of the body, not decoded: mostly ``{"action", "name", "value"}``."""
+        """The undecoded fields of the body.
+
+        Mostly ``{"action", "name", "value"}``.
+        """
         return self.body(dict[str, msgspec.Raw])
 
     def text(self, field: str) -> str:
@@ -120,7 +126,7 @@ class Call:
         return None if raw is None else decode(raw, kind | None, "value")
 
     def fields(self, **known: Any) -> dict[str, Any]:
-        """Return the fields of `value`; one that is not named here is answered with 501.
+        """Return the fields of `value`; an unnamed one is answered with 501.
 
         Each is named by its default, whose type it has, or by its type, and is then `None` if it is missing.
         `msgspec.Raw` is for one that does not matter.
@@ -138,10 +144,10 @@ class Route:
     Args:
         role: ``"proxy"`` or ``"target"``.
         method: HTTP method.
-        resource: What the path names: ``"bucket"`` for ``/v1/buckets/b``, and so on.
+        resource: The kind of the path: ``"bucket"`` for ``/v1/buckets/b``, and so on.
         key: Which of several requests of this form: the action, the ``what``, or the deciding parameter.
         query: Query parameters it understands besides the common ones.
-        sdk: What in the SDK makes this request.
+        sdk: The SDK's function that makes this request.
         handler: The function that answers.
     """
 
@@ -160,7 +166,10 @@ ROUTES: dict[tuple[str, str, str, str], Route] = {}
 def route(
     role: str, method: str, resource: str, key: str = "", *, query: str = "", sdk: str = ""
 ) -> Callable[[Handler], Handler]:
-    """Put a handler into the table. `query` lists parameter names separated by blanks."""
+    """Put a handler into the table.
+
+    `query` lists parameter names separated by blanks.
+    """
 
     def register(handler: Handler) -> Handler:
         known = frozenset(query.split())
@@ -177,7 +186,7 @@ def load_routes() -> None:
 
 
 def find(call: Call, resource: str, key: str) -> Route:
-    """Return the route of a request, after checking that every query parameter is understood.
+    """Return the route of a request; check its query parameters.
 
     Requests about an object have the target's, at the proxy, too.
     """

@@ -1,4 +1,7 @@
-"""The process of `search.find_names`: reads a pattern and names as JSON, writes the positions of those that match."""
+"""The process of `search.find_names`: match a pattern against names.
+
+It reads a pattern and names as JSON, and writes the positions of those that match.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import resource
 import sys
 
 MOST_BYTES = 1 << 30
-MOST_SECONDS = 10  # of its own time, should nobody be left to end it
+MOST_SECONDS = 10  # of its own time, if no process is left to end it
 
 
 def main() -> None:

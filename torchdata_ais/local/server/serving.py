@@ -40,7 +40,10 @@ _BROKEN_LISTENER = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 
 
 def listen(port: int = 0) -> socket.socket:
-    """Return a socket that listens on this port of 127.0.0.1; 0 takes a free one."""
+    """Return a socket that listens on this port of 127.0.0.1.
+
+    0 takes a free one.
+    """
     return socket.create_server((HOST, port), backlog=512)
 
 
@@ -96,7 +99,7 @@ class _Served:
                 pass  # the client has gone, or a fault or an answer that cannot be finished lets it think so
 
     def _one(self, connection: Connection) -> bool:
-        """Answer one request, and say whether another one may follow."""
+        """Answer one request, and report whether another one may follow."""
         try:
             request = connection.next_request()
         except BadRequestError as error:
@@ -140,7 +143,10 @@ class _Served:
 
 
 def _linger(sock: socket.socket) -> None:
-    """Close the way out and read what still comes: a close with bytes unread would reset the connection."""
+    """Shut down the sending side and read the rest.
+
+    A close with bytes unread would reset the connection.
+    """
     sock.shutdown(socket.SHUT_WR)
     sock.settimeout(_LINGER_S)
     deadline = time.monotonic() + _LINGER_S
@@ -152,11 +158,14 @@ _PARENT_CHECK_S = 0.5
 
 
 class RootInUseError(OSError):
-    """The folder is that of a cluster that runs; the process that starts this one knows it by its name."""
+    """Error: a running cluster uses the folder.
+
+    The process that starts this one matches it by name.
+    """
 
 
 def main() -> None:
-    """Run until told to stop, or until the parent has gone."""
+    """Run until a stop request, or until the parent has gone."""
     os.umask(0o077)  # objects may be private
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops this process itself
     threading.stack_size(512 * 1024)
@@ -188,7 +197,7 @@ def main() -> None:
 
 
 def build(root: Path, config: dict[str, Any]) -> Cluster:
-    """Make the cluster of a configuration and let its nodes accept connections."""
+    """Make the cluster of a configuration and let its nodes listen."""
     listeners = [listen(config["port"]), *(listen() for _ in range(config["targets"]))]
     ports = [listener.getsockname()[1] for listener in listeners]
     cluster = Cluster(
@@ -217,14 +226,20 @@ def _lock(root: Path) -> IO[str]:
 
 
 def _end_with(parent: int, root: Path, remove: bool) -> None:
-    """End the process when the parent is gone: a pipe alone is not enough, as forks of it hold it open."""
+    """End the process when the parent is gone.
+
+    A pipe alone is not enough, as forks of the parent hold it open.
+    """
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_S)
     _end(root, remove=remove)
 
 
 def _end(root: Path, *, remove: bool) -> NoReturn:
-    """End the process at once, without waiting for connections; a temporary folder goes with it."""
+    """End the process at once, without waiting for connections.
+
+    A temporary folder is removed with it.
+    """
     if remove:
         shutil.rmtree(root, ignore_errors=True)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""The one cluster of this process: its nodes, its store, its jobs, its faults, its counters."""
+"""State of the cluster: nodes, store, jobs, faults and counters."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Cluster:
 
     Args:
         root: Folder for data; ids of nodes live here too, so that a restarted cluster is the same one.
-        ports: Where its nodes listen, the proxy first.
+        ports: Ports of its nodes, the proxy first.
         etl: Whether user code may be run for ETL.
-        secret: What a request that makes or changes a transform must bring.
-        python_path: Where user code for ETL finds its modules.
+        secret: Required in a request that makes or changes a transform.
+        python_path: Module path for user code of ETL.
     """
 
     def __init__(
@@ -68,21 +68,24 @@ class Cluster:
         return owner_of(self.targets, object_uname(bucket, name))
 
     def holder(self, bucket: str, name: str) -> Node:
-        """The target that has an object: its owner; but the index of a shard stays with the shard.
+        """The target of an object: its owner, or that of the shard of an index.
 
-        The proxy does not know that, nor does a listing show what lies so.
+        An index stays with its shard. The proxy does not know that, and a listing does not show such objects.
         """
         shard = shard_of(name) if bucket == SHARD_INDEXES else None
         return self.owner(bucket, name) if shard is None else self.owner(*shard)
 
     def location(self, bucket: str, name: str) -> str:
-        """Where an object is, in the form of AIStore: target and disk."""
+        """Location of an object in AIStore's form: target and disk."""
         return f"{self.owner(bucket, name).tag}:mp[{self.root}, local, ssd]"
 
-    # -- what it has answered
+    # -- answered requests
 
     def count(self, node: Node, request: Request, status: int, size: int) -> dict[str, Any]:
-        """Count one answer with a body of so many bytes and return its record, for `correct`."""
+        """Count one answer with a body of so many bytes; return its record.
+
+        The record is for `correct`.
+        """
         record = {
             "node": node.id,
             "role": node.role,
@@ -134,7 +137,7 @@ class Cluster:
                 self._under_way[node.id] -= 1
 
     def under_way(self, node: Node) -> int:
-        """How many requests are under way at a node."""
+        """Number of requests under way at a node."""
         return self._under_way[node.id]
 
     def requests(self) -> list[dict[str, Any]]:
@@ -150,7 +153,7 @@ class Cluster:
             self._bytes_sent = self._connections = self._peak = 0
 
     def reset(self) -> None:
-        """Back to an empty cluster: no buckets, no jobs, no faults, counters at zero."""
+        """Reset to an empty cluster: no buckets, jobs or faults, counters at zero."""
         for part in (self.faults, self.store, self.jobs, self.etls):
             part.clear()
         self.forget_counts()

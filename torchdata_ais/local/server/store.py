@@ -1,8 +1,8 @@
-"""Buckets and objects on disk: numbered data files that never change, and a journal that says what they are.
+"""Buckets and objects on disk: immutable data files, and a journal.
 
-A PUT writes a new file and then puts it into the index, so a reader that has the old file open goes on
-reading the old version, and a write that breaks off leaves nothing. Every change of the index is one line of
-the journal; a cluster that is started on a folder again reads it back.
+A PUT writes a new numbered file and then puts it into the index. So a reader that has the old file open continues with
+the old version, and a write that breaks off leaves nothing. Every change of the index is one line of the journal; a
+cluster that is started on a folder again reads it back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILES_PER_FOLDER = 1000
 
 
 class Object(msgspec.Struct):
-    """What is known of one version of one object.
+    """Metadata of one version of one object.
 
     Attributes:
         kind: The kind of its checksum.
@@ -51,7 +51,9 @@ class Object(msgspec.Struct):
 
 
 class Bucket:
-    """One bucket: its objects by name, and their sorted names while nothing changes.
+    """One bucket: its objects by name, and their sorted names.
+
+    The latter are kept while nothing changes.
 
     Args:
         name: Its name.
@@ -73,14 +75,17 @@ class Bucket:
         self._sorted: list[str] | None = None
 
     def names(self) -> list[str]:
-        """All names, sorted by their UTF-8 bytes (which is the order of code points)."""
+        """All names, sorted by their UTF-8 bytes, that is by code points."""
         names = self._sorted
         if names is None:
             names = self._sorted = sorted(self.objects)
         return names
 
     def with_prefix(self, prefix: str, after: str = "") -> Iterator[Object]:
-        """Yield by name the objects whose names begin like this and follow `after`, but for those that go meanwhile."""
+        """Yield by name the objects with a prefix that follow `after`.
+
+        Those deleted meanwhile are left out.
+        """
         names = self.names()
         start = bisect_left(names, prefix) if prefix > after else bisect_right(names, after)
         for name in itertools.islice(names, start, None):
@@ -140,7 +145,7 @@ class Store:
             bucket = self.bucket(name)
             for entry in list(bucket.objects.values()):
                 bucket.pop(entry.name)
-                self.path(entry).unlink(missing_ok=True)  # first, so that there is room to write it down
+                self.path(entry).unlink(missing_ok=True)  # first, to have space for the journal line
             self._do("drop", name)
 
     def rename_bucket(self, name: str, to: str) -> None:
@@ -158,14 +163,17 @@ class Store:
         return self._file(entry.file)
 
     def open(self, entry: Object) -> FileSlice:
-        """Open an object for reading; `FileNotFoundError` if it was replaced in between."""
+        """Open an object for reading.
+
+        `FileNotFoundError` if it was replaced in between.
+        """
         if entry.left >= 0:
             entry.reloaded = True
             raise parts_lost(entry.size, entry.left)
         return self.open_as_known(entry)
 
     def open_as_known(self, entry: Object) -> FileSlice:
-        """Open an object, be there fewer bytes than its metadata say."""
+        """Open an object, even with fewer bytes than its metadata have."""
         return FileSlice(os.open(self.path(entry), os.O_RDONLY | os.O_CLOEXEC), 0, entry.size)
 
     def put(self, bucket: str, name: str, blocks: Iterable[bytes | memoryview]) -> Object:
@@ -177,7 +185,10 @@ class Store:
 
     @contextmanager
     def new_file(self) -> Iterator[tuple[int, Path]]:
-        """Give a number not used before, and the path that belongs to it; an error in the block removes the file."""
+        """Return an unused number and its path; an error removes the file.
+
+        The error is one of the block.
+        """
         number = next(self._numbers)
         path = self._file(number)
         path.parent.mkdir(exist_ok=True)
@@ -213,7 +224,7 @@ class Store:
         return entry
 
     def copy(self, source: Object, bucket: str, name: str) -> Object:
-        """Make an object of the same bytes elsewhere; the files share their blocks where the disk can."""
+        """Copy an object; the files share their blocks where the disk can."""
         if source.left >= 0:
             raise parts_lost(source.size, source.left)
         with self.new_file() as (number, path):
@@ -226,7 +237,10 @@ class Store:
             )
 
     def store_as_one_piece(self, bucket: str, entry: Object) -> None:
-        """Store the metadata of an object as if it were in one piece; its parts after the first are lost then."""
+        """Store the metadata of an object as one piece.
+
+        Its parts after the first are lost then.
+        """
         if not entry.parts:
             return
         with self._lock:
@@ -241,7 +255,7 @@ class Store:
             if found is None:
                 return False
             self.path(found).unlink(missing_ok=True)
-            with suppress(OSError):  # on a full disk: that the file is gone says it, too
+            with suppress(OSError):  # on a full disk: the missing file shows it, too
                 self._log("delete", bucket, name)
             if bucket != SHARD_INDEXES and SHARD_INDEXES in self.buckets:
                 self.delete(SHARD_INDEXES, index_name(bucket, name))  # the shard's index goes with it
@@ -264,7 +278,7 @@ class Store:
         return self._data / str(number // FILES_PER_FOLDER) / str(number)
 
     def _do(self, *event: Any) -> None:
-        """Write down what happens to a bucket, and let it happen."""
+        """Write a change of a bucket to the journal, and apply it."""
         self._log(*event)
         self._apply(*event)
 
@@ -309,7 +323,7 @@ class Store:
             self.buckets[name].pop(rest[0])
 
     def _compact(self) -> None:
-        """Write the journal anew, as short as possible, and leave it open for more."""
+        """Rewrite the journal as short as possible, and leave it open."""
         fresh = self._path.with_suffix(".new")
         self._journal = fresh.open("wb", buffering=0)
         for bucket in self.buckets.values():

@@ -1,7 +1,6 @@
 """Records of batches.
 
-Looking at the counters costs as much as making a small sample: of what is made faster than that pays, one record has
-the growth of several.
+A look at the counters costs as much as making a small sample. So one record has the growth of several fast batches.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from torchdata_ais.store import RequestRecord, journal
 
 
 class BatchRecord(msgspec.Struct, array_like=True):
-    """How one batch was made.
+    """Timing of one batch in its worker.
 
     Batches that are made in less than 25 ms each are counted together, up to 100 ms of them: the last has `wait_s` and
-    what follows of them all, the others have nothing there.
+    the fields after it for them all, in the others these are empty.
 
     Attributes:
-        iteration: The how-manieth iteration of its process's pipe it is of.
+        iteration: The number of the iteration of its process's pipe.
         number: Its number in that, from 0.
-        begun: When its making began, in seconds since 1970.
+        begun: Start of its making, in seconds since 1970.
         made_s: How long that took.
         keys: Digest of the samples' keys, where the batch has a column ``__key__``; else of key and shard of the last
-            sample that was at work: two runs of one order have the same.
+            sample processed: two runs of one order have the same.
         wait_s: Seconds of `made_s` spent waiting for bytes, without `delayed_s`.
         first_byte_s: Seconds until the first byte of the objects opened for it, together.
         requests: Requests that ended meanwhile.
@@ -47,8 +46,8 @@ class BatchRecord(msgspec.Struct, array_like=True):
         retries: Requests made again meanwhile.
         own_s: Seconds that each stage worked for it, in the order of `Recorded.stages`, without `delayed_s`; empty
             where none is counted.
-        delayed_s: Seconds of `made_s` in which it could have gone on and the machine had no processor for it; 0 where
-            the system does not count them.
+        delayed_s: Seconds of `made_s` in which the thread was ready to run and the machine had no processor for it; 0
+            where the system does not count them.
     """
 
     iteration: int
@@ -66,11 +65,11 @@ class BatchRecord(msgspec.Struct, array_like=True):
 
 
 class Taken(msgspec.Struct, array_like=True):
-    """How one batch came to the training loop.
+    """Timing of one batch in the training loop.
 
     Attributes:
-        step: The how-manieth batch of this rank's loader it was, from 0.
-        worker: Who made it.
+        step: The number of the batch in this rank's loader, from 0.
+        worker: The worker that made it.
         iteration, number: See `BatchRecord`.
         at: When it was taken, in seconds since 1970.
         waited_s: How long the loop had waited for it.
@@ -85,11 +84,11 @@ class Taken(msgspec.Struct, array_like=True):
 
 
 class Doing(msgspec.Struct, array_like=True):
-    """What a process does that has been making a batch for seconds.
+    """Activity of a process that has been making a batch for seconds.
 
     Attributes:
         seconds: For how long.
-        stage: The stage it stands in.
+        stage: The current stage.
         reads: Whether that stage reads.
     """
 
@@ -99,15 +98,15 @@ class Doing(msgspec.Struct, array_like=True):
 
 
 class Recorded(msgspec.Struct):
-    """What one process noted since it last told.
+    """Records of one process since its last report.
 
     Attributes:
         pid: The process.
         stages: Names of the stages that were measured, with arguments; the first stage first.
         batches: Batches it made.
         requests: Requests that ended.
-        under_way: Those that had not, when it last told.
-        doing: What it does, if it has been making a batch for long.
+        under_way: Those that had not, at its last report.
+        doing: Its activity, if it has been making a batch for long.
     """
 
     pid: int
@@ -119,7 +118,7 @@ class Recorded(msgspec.Struct):
 
     @staticmethod
     def joined(parts: Iterable[Recorded | None]) -> Recorded | None:
-        """Return what the same process told in several parts, the oldest first."""
+        """Return the joined parts of one process, the oldest first."""
         known = [part for part in parts if part is not None]
         if len(known) < 2:
             return known[0] if known else None
@@ -130,26 +129,35 @@ class Recorded(msgspec.Struct):
 
 
 KEPT = 256
-"""Batches whose records stay in the process that made them, for a record of a run that stands still."""
+"""Batches whose records stay in the process that made them.
+
+They serve the record of a stalled run.
+"""
 
 MOST_UNSENT = 4096
-"""Batches that wait to be told to the main process."""
+"""Batches whose records wait to be sent to the main process."""
 
 _SLOW_S, _COUNTED_S = 25e-3, 0.1
-"""One batch that takes so long to make is worth a look at the counters; so are faster ones, together."""
+"""Seconds of making after which the counters are read.
+
+One slow batch reaches them, or several faster ones together.
+"""
 
 _LONG_S = 2.0
-"""Who has been making a batch for so long tells what it does."""
+"""Seconds of making a batch after which its process reports its activity."""
 
 _MOST_FRESH = 64
-"""Batches of which records are made together: code that has left the processor's cache takes ten times as long."""
+"""Batches that are recorded together.
+
+Code that has left the processor's cache takes ten times as long.
+"""
 
 _Fresh = tuple[int, int, float, float, Iterable[object]]
-"""Of a batch: iteration, number, when its making began, how long that took, and keys."""
+"""Of a batch: iteration, number, start, duration, and keys."""
 
 
 class RunDelay:
-    """Time that the creating thread was ready to run while the machine had no processor for it."""
+    """Time that the creating thread was ready without a processor."""
 
     def __init__(self) -> None:
         self._file: int | None = None
@@ -186,7 +194,7 @@ class BatchRecorder:
         self._fresh: deque[_Fresh] = deque()
         self._unsent: deque[BatchRecord] = deque(maxlen=MOST_UNSENT)
         self._ended = self._told = journal().ended
-        # The thread that makes batches tells now and then, another one when it is asked.
+        # The thread that makes batches reports now and then, another one on request.
         self._taking = threading.Lock()
         self._begun: float | None = None  # the batch that is being made
         self._thread = 0
@@ -244,7 +252,7 @@ class BatchRecorder:
 
         Args:
             item: The batch.
-            begun: When its making began, in seconds since 1970.
+            begun: Start of its making, in seconds since 1970.
             made_s: How long that took.
         """
         fresh = self._iteration, self._number, begun, made_s, self._keys(item)
@@ -275,7 +283,7 @@ class BatchRecorder:
         return record
 
     def _count(self, record: BatchRecord) -> None:
-        """Note in the record by how much the counters have grown since the last one that was counted."""
+        """Add the growth of the counters since the last look to the record."""
         seconds = [meter.seconds for meter in self._meters]
         counted, before = self._counts(), self._counted
         grown = [now - then for now, then in zip(seconds, self._seconds, strict=True)]
@@ -286,7 +294,7 @@ class BatchRecorder:
         ]
         # Of fast items only some are timed: together they cannot have taken longer than the batch.
         scale = min(1.0, max(0.0, self._uncounted_s - wait_s) / (sum(own_s) or 1.0))
-        # On a busy machine everything takes longer, whatever it does: that is told for itself.
+        # On a busy machine everything takes longer: that is reported separately.
         record.delayed_s = min(self._uncounted_s, max(0.0, self._run_delay.seconds() - self._delayed_s))
         runs = 1.0 - record.delayed_s / (self._uncounted_s or 1.0)
         ended = journal().ended
@@ -300,7 +308,7 @@ class BatchRecorder:
         self._uncounted_s = 0.0
 
     def take(self) -> Recorded:
-        """Return what was noted since this was last asked for."""
+        """Return the records since the last call."""
         batches = []
         with self._taking:
             self._settle()
@@ -311,7 +319,7 @@ class BatchRecorder:
         return Recorded(os.getpid(), self.stages, batches, requests, journal().under_way(), self._doing())
 
     def _doing(self) -> Doing | None:
-        """Return what the thread that makes batches does, if it has been at one for long."""
+        """Return the activity of the thread that makes batches, if slow."""
         begun = self._begun
         if begun is None or (seconds := time.perf_counter() - begun) < _LONG_S:
             return None
@@ -338,7 +346,7 @@ class BatchRecorder:
         return ()
 
     def _above(self, grown: list[float], number: int) -> list[float]:
-        """Return what the nearest stages above took that are measured."""
+        """Return the time of the nearest measured stages upstream."""
         found: list[float] = []
         for source in self._sources[number]:
             found += [grown[source]] if self._meters[source].begun else self._above(grown, source)

@@ -1,9 +1,9 @@
 """Causes of slow ranks.
 
-The straggler is the rank whose loop waits for data when those of the others do not. Why it waits is what takes longer
-there than elsewhere: bytes of one shard, of one target, of all; or the work of one stage. Where no rank waits more
-than the others, a loop itself may be slow: ranks that exchange gradients then all take as long, and the one to blame
-stands in another line of the program than the others, which wait for it.
+The straggler is the rank whose loop waits for data when those of the others do not. The cause is the work that takes
+longer there than elsewhere: bytes of one shard, of one target, of all; or the work of one stage. Where no rank waits
+more than the others, a loop itself may be slow. Ranks that exchange gradients then all take as long. The slow one is
+at another line of the program than the others, which wait for it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Cause = Literal["shard", "target", "network", "decode", "hand-over", "loop", "si
 
 @dataclass
 class Verdict:
-    """Who holds the job up.
+    """The rank that delays the job, and the cause.
 
     Attributes:
         cause: ``"shard"``, ``"target"``; ``"network"``: all requests of the rank; ``"decode"``: the work of a stage;
-            ``"hand-over"``: between worker and loop; ``"loop"``; ``"silent"``: the rank tells nothing any more;
+            ``"hand-over"``: between worker and loop; ``"loop"``; ``"silent"``: the rank reports nothing any more;
             ``"none"``: the data are ready everywhere; ``"unknown"``: that is not known.
         sentence: The same, in words.
         rank: Which rank; None where it is all of them, or none.
@@ -57,7 +57,10 @@ _LITTLE_S = 2e-3
 
 
 def slow_requests(ranks: list[RankSummary], worst: RankSummary | None) -> tuple[Cause, str, str]:
-    """Return which requests are slow: those to one target, for one shard of `worst` (or of any), or all of a rank."""
+    """Return the slow requests: of a target, a shard, or all of a rank.
+
+    The shard is one of `worst`, or any.
+    """
     targets: dict[str, Sketch] = {}
     for one in ranks:
         for host, took in one.targets.items():
@@ -109,27 +112,27 @@ def _merged(parts: Iterable[Sketch]) -> Sketch:
 """So many times as much work as elsewhere is more than chance."""
 
 _SHARE = 0.05
-"""Waiting for less than this share of the time is no reason to look for one."""
+"""Share of waiting time below which no reason is looked for."""
 
 _EXPLAINS = 0.25
-"""What takes longer by less than this share of the waiting is not why."""
+"""Share of the waiting below which a difference is not its reason."""
 
 
 _HIDDEN_SHARE = 0.1
-"""Work that takes longer than elsewhere by less than this share of the steps' time is not worth a word."""
+"""Share of the steps' time below which slower work is not reported."""
 
 _CHANCE_S = 0.2
-"""What takes no longer than this in the whole job, beyond what is usual, may be chance."""
+"""Seconds in the whole job, beyond the usual, that may be chance."""
 
 _LOOKS = 20
-"""Fewer looks at where a loop stands tell nothing."""
+"""Fewest samples of a loop's position that count."""
 
 _APART = 0.35
-"""How much of their time ranks must stand at other lines to differ."""
+"""Share of time that ranks must be at other lines to differ."""
 
 
 def verdict_of(ranks: list[RankSummary]) -> Verdict:
-    """Return who holds the job up, out of what ranks tell that have taken a batch."""
+    """Return the cause of delays, from the ranks that have taken a batch."""
     waited_for = _waited_for(ranks)
     if waited_for is not None and waited_for.cause != "hand-over":
         return waited_for
@@ -140,7 +143,7 @@ def verdict_of(ranks: list[RankSummary]) -> Verdict:
 
 
 def _waited_for(ranks: list[RankSummary]) -> Verdict | None:
-    """Return what loops wait for; None if the data are ready."""
+    """Return the cause of the loops' waiting; None if the data are ready."""
     waits = {one.rank: one.wait.mean for one in ranks}
     worst = max(ranks, key=lambda one: waits[one.rank])
     others = [one for one in ranks if one is not worst]
@@ -188,7 +191,10 @@ def _all_wait(ranks: list[RankSummary], usual_s: float) -> Verdict:
 
 
 def _worker_of(worst: RankSummary) -> WorkerSummary | None:
-    """Return the worker for which most of the waiting was, or which works much longer, if it is one of several."""
+    """Return the one of several workers that is the cause, if any.
+
+    It caused most of the waiting, or works much longer.
+    """
     if len(worst.workers) < 2:
         return None
     waited_s = sum(one.kept_waiting_s for one in worst.workers)
@@ -202,7 +208,7 @@ def _worker_of(worst: RankSummary) -> WorkerSummary | None:
 
 
 def _takes(worker: WorkerSummary) -> float:
-    """Return seconds a batch, without those in which the machine had no processor for it."""
+    """Return seconds a batch, without those that lacked a processor."""
     network_s, own = _each_batch([worker])
     return network_s + sum(own.values())
 
@@ -210,7 +216,7 @@ def _takes(worker: WorkerSummary) -> float:
 def _why(
     worst: RankSummary, worker: WorkerSummary | None, others: list[RankSummary]
 ) -> tuple[Cause, str, str]:
-    """Return what takes longer there than elsewhere."""
+    """Return the work that takes longer there than elsewhere."""
     there = [worker] if worker is not None else worst.workers
     elsewhere = [_each_batch(one.workers) for one in others if one.workers]
     elsewhere += [_each_batch([one]) for one in worst.workers if worker is not None and one is not worker]
@@ -301,7 +307,7 @@ def _merged_places(ranks: list[RankSummary]) -> RankSummary:
 
 
 def _apart(one: RankSummary, others: list[RankSummary]) -> float:
-    """Return which share of its time a rank stands elsewhere than the others do: 0 to 1."""
+    """Return a rank's share of time at other lines than the others: 0 to 1."""
     shares = [_shares(other) for other in others]
     own = _shares(one)
     places = set(own).union(*shares)
@@ -315,11 +321,11 @@ def _shares(one: RankSummary) -> dict[str, float]:
 
 
 def _hidden(ranks: list[RankSummary], ready: str) -> Verdict | None:
-    """Return what takes much longer than elsewhere, if anything does.
+    """Return the work that takes much longer than elsewhere, if any.
 
     Args:
-        ranks: What they tell.
-        ready: The sentence that says that nobody waits.
+        ranks: Their reports.
+        ready: The sentence for a job without waiting.
     """
     step_s = median([one.wait.mean + one.loop.mean for one in ranks])
     return _hidden_requests(ranks, ready, step_s) or _hidden_worker(ranks, ready, step_s)
@@ -377,7 +383,7 @@ def _hidden_sentence(ready: str, why: str) -> str:
 
 
 def _each_batch(workers: Sequence[WorkerSummary]) -> tuple[float, dict[str, float]]:
-    """Return seconds a batch that workers waited for bytes, and that their stages worked."""
+    """Return seconds a batch of waiting for bytes, and of work in the stages."""
     batches = max(1, sum(one.batches for one in workers))
     own: dict[str, float] = {}
     for one in workers:

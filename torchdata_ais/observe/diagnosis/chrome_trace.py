@@ -22,11 +22,11 @@ from torchdata_ais.store import RequestRecord
 
 _LOOP = 0
 _A_WORKER = 100
-"""Tracks a worker may have: 1 for its batches, the others for its requests."""
+"""Tracks of a worker: 1 for its batches, the others for its requests."""
 
 
 def write_trace(recorder: RankRecorder, path: str | os.PathLike[str]) -> None:
-    """Write what is kept to a file, whole or not at all.
+    """Write the records to a file, whole or not at all.
 
     Raises:
         LoaderError: The file cannot be written.
@@ -145,7 +145,7 @@ def _lanes(requests: Iterable[RequestRecord]) -> list[tuple[int, RequestRecord]]
 def _slice(
     name: str, rank: int, track: int, begun: float, seconds: float, about: dict[str, Any]
 ) -> dict[str, Any]:
-    # Whole microseconds, so that what follows on a track begins where the one before it ends.
+    # Whole microseconds, so that the next bar of a track starts at the end of the one before.
     begin, end = int(begun * 1e6), int((begun + seconds) * 1e6)
     return {
         "ph": "X", "name": name, "cat": "data", "pid": 1 + rank, "tid": _thread(rank, track),
@@ -158,9 +158,10 @@ def _name(kind: str, rank: int, track: int, name: str) -> dict[str, Any]:
 
 
 def _thread(rank: int, track: int) -> int:
-    """Return the number of a track's thread; that of the process is its main thread to viewers: the training loop.
+    """Return the number of a track's thread, from 1.
 
-    From 1 on: viewers of system traces take process 0 and thread 0 for those of an idle processor.
+    Viewers take the thread with the process's number for its main thread, the training loop. Those of system traces
+    take process 0 and thread 0 for those of an idle processor.
 
     Example:
         >>> [_thread(1, track) for track in (0, 1, 2, 101)]

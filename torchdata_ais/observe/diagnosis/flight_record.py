@@ -26,8 +26,8 @@ class ProcessPart(msgspec.Struct):
     Attributes:
         name: Which it is.
         pid: Its process id.
-        stacks: What its threads were doing, as faulthandler writes it.
-        under_way: Requests that had not ended; `took_s` says for how long.
+        stacks: The stacks of its threads, as faulthandler writes them.
+        under_way: Requests that had not ended; `took_s` is the time so far.
         ended: The last requests that had.
         stages: Names of the stages, as the batches' `own_s` has them.
         batches: The last batches it made.
@@ -45,13 +45,13 @@ class ProcessPart(msgspec.Struct):
 
 
 class Flight(msgspec.Struct):
-    """What one rank was doing.
+    """Activity of one rank.
 
     Attributes:
-        version: Of this form.
-        why: What happened.
+        version: Version of this format.
+        why: The event.
         at: When, in seconds since 1970 by the clock of its node.
-        rank: What is known of the rank.
+        rank: Data about the rank.
         taken: The last batches that came to the training loop.
         processes: Its processes, the main one first.
     """
@@ -65,18 +65,18 @@ class Flight(msgspec.Struct):
 
 
 def stacks_here() -> str:
-    """Return what every thread of this process is doing; nothing where no file can be made for it."""
+    """Return the stacks of all threads; empty where no file can be made."""
     try:
         with tempfile.TemporaryFile() as file:
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
             return file.read().decode(errors="replace")
-    except OSError:  # the disk is full, or there are no descriptors left: maybe why somebody asks
+    except OSError:  # the disk is full, or there are no descriptors left: maybe the reason for the record
         return ""
 
 
 def part_of(name: str, recorder: BatchRecorder | None = None) -> ProcessPart:
-    """Return what this process is doing."""
+    """Return the activity of this process."""
     part = ProcessPart(name, os.getpid(), stacks_here())
     part.under_way = journal().under_way()
     part.ended = journal().since(0)[0][-64:]
@@ -86,10 +86,10 @@ def part_of(name: str, recorder: BatchRecorder | None = None) -> ProcessPart:
 
 
 def read_flight(path: str | os.PathLike[str]) -> Flight:
-    """Return what stands in the file.
+    """Return the content of the file.
 
     Raises:
-        UsageError: It cannot be read, or is none.
+        UsageError: It cannot be read, or is not a flight record.
     """
     try:
         with open_regular(path) as file:
@@ -112,7 +112,7 @@ def read_flight(path: str | os.PathLike[str]) -> Flight:
 
 
 def explain_flight(flight: Flight) -> list[str]:
-    """Return in sentences what happened: who stood still, where, and what it was waiting for."""
+    """Return the diagnosis as sentences: the stalled rank and its wait."""
     rank = flight.rank
     try:
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(flight.at))
@@ -162,7 +162,7 @@ def _request_text(request: RequestRecord) -> str:
 
 
 def _stands(stacks: str) -> str:
-    """Return the innermost line that is not ours nor the system's, of the thread that faulthandler shows last."""
+    """Return the innermost user line of the last thread by faulthandler."""
     threads = stacks.split("\n\n")
     lines = [line.strip() for line in threads[-1].splitlines() if line.strip().startswith("File ")]
     for line in lines:
@@ -190,7 +190,7 @@ def _conclusion(flight: Flight) -> str:
 
 
 def _late_work(flight: Flight) -> str:
-    """Return where the work stands that the loop waits for, though no request is late."""
+    """Return the stalled work that the loop waits for, without a late request."""
     at_work = [(one.doing.seconds, one.doing.stage, one.worker) for one in flight.rank.workers if one.doing]
     workers = {part.name: part for part in flight.processes[1:]}
     if at_work:

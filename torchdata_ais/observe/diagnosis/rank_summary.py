@@ -19,7 +19,7 @@ from torchdata_ais.observe.diagnosis.batch_records import Doing
 from torchdata_ais.store import RequestRecord
 
 ERROR = 0.02
-"""How far a quantile may be off, as a share of itself."""
+"""Relative error bound of a quantile."""
 
 _LOG_GROWTH = math.log((1 + ERROR) / (1 - ERROR))
 _LEAST_S = 1e-6
@@ -52,7 +52,7 @@ class Sketch(msgspec.Struct, array_like=True):
 
     @property
     def count(self) -> int:
-        """How many durations were added."""
+        """Number of durations added."""
         return sum(self.counts.values())
 
     @property
@@ -67,7 +67,7 @@ class Sketch(msgspec.Struct, array_like=True):
         self.total_s += seconds
 
     def merge(self, other: Sketch) -> Self:
-        """Add what another has counted."""
+        """Add the counts of another one."""
         for bucket, count in other.counts.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + count
         self.total_s += other.total_s
@@ -85,7 +85,7 @@ class Sketch(msgspec.Struct, array_like=True):
 
 
 SILENT_S = 30.0
-"""A rank that has not told for so long is silent."""
+"""Seconds after its last report when a rank counts as silent."""
 
 SHARDS_TOLD = 16
 _SHARDS_KEPT = 2048
@@ -94,13 +94,13 @@ _MOST_RANKS = 1 << 20
 
 
 class Served(msgspec.Struct, array_like=True):
-    """How one shard was served to a rank.
+    """Requests of a rank for one shard.
 
     Attributes:
-        host: Who served it last.
+        host: The host that served it last.
         requests: How many requests it took.
         seconds: Time until their first bytes, and waiting for the rest.
-        worker: Which worker asked last.
+        worker: The worker of the last request.
     """
 
     host: str
@@ -115,18 +115,18 @@ class Served(msgspec.Struct, array_like=True):
 
 
 class WorkerSummary(msgspec.Struct):
-    """What one worker did for a rank.
+    """Work of one worker for a rank.
 
     Attributes:
         worker: Its number.
-        pid: Its process; 0 before it has told.
+        pid: Its process; 0 before its first report.
         batches: Batches it made.
         made_s: Seconds that took.
         network_s: Those of them spent waiting for bytes.
         delayed_s: Those in which the machine had no processor for it; in none of the others.
         own_s: Stage -> seconds it worked.
         kept_waiting_s: How long the training loop waited for its batches.
-        doing: What it does now, if it has been making a batch for long; None where it does not say.
+        doing: Its activity, if it has been making a batch for long; None without a report.
         request: Its oldest request under way: without an answer, if there is one.
     """
 
@@ -143,7 +143,9 @@ class WorkerSummary(msgspec.Struct):
 
 
 class RankSummary(msgspec.Struct):
-    """One rank. The first batch of each worker in an epoch is left out: processes start, connections open.
+    """Summary of one rank.
+
+    The first batch of each worker in an epoch is left out: processes start, connections open.
 
     Attributes:
         rank, ranks: Which rank of how many.
@@ -153,7 +155,7 @@ class RankSummary(msgspec.Struct):
         step: Batches given so far.
         wait: How long the training loop waited for a batch: its readiness.
         loop: How long the loop took with one.
-        places: Line of the program -> how often it stood there, of the looks taken while the loop had a batch.
+        places: Line of the program -> how often it was there, of the samples taken while the loop had a batch.
         workers: Its workers.
         targets: Host -> seconds a request took.
         shards: The shards that took longest a request.
@@ -161,8 +163,8 @@ class RankSummary(msgspec.Struct):
         bytes: Bytes read.
         retries: Requests made again.
         waiting_s: How long the loop has waited for the batch that it waits for now; 0 if it has one.
-        ended: How the run ended; empty while it goes on.
-        silent_s: How long ago this was written, as it looks to who reads it; 0 where the run has ended.
+        ended: How the run ended; empty while it runs.
+        silent_s: The age of this report, by the reader's clock; 0 where the run has ended.
     """
 
     rank: Annotated[int, Meta(ge=0, lt=_MOST_RANKS)]
@@ -186,7 +188,7 @@ class RankSummary(msgspec.Struct):
     silent_s: float = 0.0
 
     def worker(self, number: int) -> WorkerSummary:
-        """Return what is known of a worker."""
+        """Return the record of a worker."""
         for one in self.workers:
             if one.worker == number:
                 return one
@@ -194,12 +196,12 @@ class RankSummary(msgspec.Struct):
         return self.workers[-1]
 
     def stood_at(self, place: str) -> None:
-        """Note where the program stands while it has a batch."""
+        """Record the current line of the program while it has a batch."""
         if place in self.places or len(self.places) < _PLACES_KEPT:
             self.places[place] = self.places.get(place, 0) + 1
 
     def told_briefly(self) -> RankSummary:
-        """Return this with only the slowest shards: what travels."""
+        """Return this with only the slowest shards, for sending."""
         slowest = sorted(self.shards.items(), key=lambda item: -item[1].each_s)[:SHARDS_TOLD]
         return msgspec.structs.replace(self, shards=dict(slowest))
 
@@ -223,7 +225,7 @@ def note_requests(summary: RankSummary, worker: int, requests: Iterable[RequestR
 
 
 def gather(summary: RankSummary, group: Any, timeout_s: float) -> list[RankSummary]:
-    """Return the summaries of all ranks of `group`; every one of them must call this.
+    """Return the summaries of all ranks of `group`; a collective call.
 
     Raises:
         LoaderError: A rank does not come within `timeout_s`, or is gone.

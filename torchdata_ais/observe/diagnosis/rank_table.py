@@ -18,7 +18,7 @@ _STEPS = 5.0
 
 
 def standing_still(ranks: list[RankSummary]) -> Verdict | None:
-    """Return who keeps the job from going on; None if it goes on, or is over."""
+    """Return the rank that stalls the job; None if it progresses, or is over."""
     return _silent(ranks) or _waiting([one for one in ranks if not one.ended])
 
 
@@ -63,7 +63,7 @@ def _waiting(ranks: list[RankSummary]) -> Verdict | None:
 def _why(
     ranks: list[RankSummary], worst: RankSummary, worker: WorkerSummary | None
 ) -> tuple[Cause, str, str]:
-    """Return what the worker that makes it does now."""
+    """Return the current activity of the worker that makes it."""
     doing = None if worker is None else worker.doing
     if worker is None or doing is None or not doing.stage:
         return "unknown", "", f"its workers do not say what they do; kill -USR2 {worst.pid} puts it on record"
@@ -91,13 +91,15 @@ def _why(
 
 @dataclass
 class Readiness:
-    """How ready the data were on each rank, and who held the job up; `print` shows a table and the sentence.
+    """Readiness of the data on each rank, and the cause of delays.
+
+    `print` shows a table and a sentence.
 
     Attributes:
-        ranks: What each rank told, in their order.
-        missing: Ranks that told nothing.
-        verdict: Who holds the job up, and why.
-        notes: What else there is to say: of ranks that are silent, of clocks.
+        ranks: The report of each rank, in their order.
+        missing: Ranks without a report.
+        verdict: The cause of delays.
+        notes: Further remarks: on silent ranks, on clocks.
     """
 
     ranks: list[RankSummary]
@@ -107,7 +109,7 @@ class Readiness:
 
     @property
     def sentence(self) -> str:
-        """Which rank, worker, node, target or shard holds the job up, and why."""
+        """The rank, worker, node, target or shard that delays the job, and why."""
         return self.verdict.sentence
 
     def __str__(self) -> str:
@@ -135,11 +137,11 @@ def row_of(one: RankSummary) -> tuple[str, ...]:
 
 
 def readiness_of(summaries: Iterable[RankSummary], notes: Sequence[str] = ()) -> Readiness:
-    """Return how ready the data were, and who held the job up.
+    """Return how ready the data were, and the cause of delays.
 
     Args:
-        summaries: What the ranks told; some may be missing.
-        notes: What is to be said besides.
+        summaries: The ranks' reports; some may be missing.
+        notes: Further remarks.
     """
     ranks = sorted(summaries, key=lambda one: one.rank)
     known = {one.rank for one in ranks}

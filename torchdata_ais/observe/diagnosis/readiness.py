@@ -25,15 +25,18 @@ from torchdata_ais.observe.diagnosis.rank_summary import RankSummary, note_reque
 from torchdata_ais.store import RequestRecord
 
 _LOOK_S = 0.05
-"""How often to look where the loop stands, and for records that have come."""
+"""Interval of samples of the loop's position and of looks for records."""
 
 _REQUESTS_A_BATCH = 4
 
 _MOST_FRESH = 128
-"""What came and is not counted yet: counting at once touches code that has left the processor's cache."""
+"""Number of batches counted at once.
+
+Counting touches code that has left the processor's cache.
+"""
 
 _LATE_S = 1.0
-"""A request that has been waited for so long is told of before it ends."""
+"""Waiting time after which a request is reported before it ends."""
 
 _OURS = str(Path(__file__).resolve().parents[2])
 _END: Any = object()
@@ -41,7 +44,7 @@ _NO_SPAN = contextlib.nullcontext()
 
 
 class RecordsSource(Protocol):
-    """Who has the records of workers.
+    """Source of the workers' records.
 
     Attributes:
         on_started: Called when an iteration has started its processes, before the first batch.
@@ -50,7 +53,7 @@ class RecordsSource(Protocol):
     on_started: Callable[[], object] | None
 
     def records(self) -> list[tuple[int, Recorded]]:
-        """Return what was noted since this was last asked for, by worker."""
+        """Return the records since the last call, by worker."""
 
 
 class RankRecorder:
@@ -62,7 +65,7 @@ class RankRecorder:
         kept: How many batches to keep.
 
     Attributes:
-        summary: What is told to others.
+        summary: The summary for other ranks.
         taken: The batches that came to the loop, the last `kept`.
         made: By worker, how they were made.
         requests: By worker, the requests that ended.
@@ -86,10 +89,12 @@ class RankRecorder:
         self._asked: float | None = None
 
     def watch(self, steps: Iterator[Any], source: RecordsSource) -> Iterator[Any]:
-        """Yield the steps ``(batch, worker, ...)`` of one iteration, and note how long each was waited for.
+        """Yield the steps of one iteration, and record the wait for each.
+
+        A step is ``(batch, worker, ...)``.
 
         Args:
-            steps: What an engine gives.
+            steps: The steps of an engine.
             source: The engine.
         """
         if source is not self._source:
@@ -103,7 +108,7 @@ class RankRecorder:
             try:
                 while True:
                     begin = self._asked = time.perf_counter()
-                    # Only when it runs: a span that nobody records has been seen to take half a millisecond.
+                    # Only when it runs: an unrecorded span has been seen to take half a millisecond.
                     profiled = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
                     with record_function("torchdata_ais.next_batch") if profiled else _NO_SPAN:
                         step = next(steps, _END)
@@ -131,7 +136,7 @@ class RankRecorder:
                 self.collect()
 
     def _settle(self) -> None:
-        """Count what came; in any thread."""
+        """Count the received records, in any thread."""
         summary = self.summary
         with self._settling, contextlib.suppress(IndexError):
             while True:
@@ -145,7 +150,7 @@ class RankRecorder:
                     summary.worker(taken.worker).kept_waiting_s += taken.waited_s
 
     def collect(self) -> None:
-        """Take what the workers have told."""
+        """Take the workers' records."""
         # At the end of the program the thread that looked round is no more, and may have left the lock held; so in a
         # forked child.
         if self._source is None or sys.is_finalizing() or os.getpid() != self.summary.pid:
@@ -179,7 +184,7 @@ class RankRecorder:
         self.requests.extend((worker, request) for request in recorded.requests)
         first = min(recorded.requests, key=lambda request: request.begun, default=None)
         if first is not None and recorded.pid not in self._connected:
-            # The first request of a process opens connections: it tells nothing.
+            # The first request of a process opens connections: its time is not representative.
             self._connected.add(recorded.pid)
         else:
             first = None
@@ -200,7 +205,7 @@ class RankRecorder:
             for request in requests
             if (request.first_byte_s or request.took_s or 0.0) + request.read_s > _LATE_S
         ]
-        if late:  # told now, and counted when they end
+        if late:  # reported now, and counted when they end
             summary = msgspec.msgpack.decode(msgspec.msgpack.encode(summary), type=RankSummary)
             for worker, request in late:
                 note_requests(summary, worker, [request])
@@ -217,7 +222,7 @@ class RankRecorder:
 
 
 def _line(frame: FrameType | None) -> str:
-    """Return the innermost line of the user's program that a thread stands in."""
+    """Return the innermost line of the user's program of a thread."""
     while frame is not None:
         name = frame.f_code.co_filename
         if not (name.startswith((_OURS, "<")) or f"{os.sep}lib{os.sep}python" in name):

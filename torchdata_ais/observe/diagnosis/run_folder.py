@@ -21,7 +21,7 @@ from torchdata_ais.observe.diagnosis.rank_summary import SILENT_S, RankSummary, 
 from torchdata_ais.observe.diagnosis.rank_table import HEAD, Readiness, row_of
 
 EVERY_S = 5.0
-"""How often a rank tells."""
+"""Interval between the reports of a rank."""
 
 _MOST_BYTES = 64 << 20
 """A file that is larger is none of ours."""
@@ -36,9 +36,9 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class RunFolder:
-    """What one rank writes into the folder of its run.
+    """Files of one rank in the folder of its run.
 
-    Whatever goes wrong with the files is logged once, and is no matter of the training.
+    An error of the files is logged once, and does not affect the training.
 
     Args:
         path: The folder; shared by all nodes, or one a node.
@@ -57,11 +57,11 @@ class RunFolder:
             ) from error
 
     def is_due(self) -> bool:
-        """Return whether it is time to tell again."""
+        """Report whether the next report is due."""
         return time.monotonic() >= self._next
 
     def tell(self, summary: RankSummary) -> None:
-        """Write what there is to tell of the rank."""
+        """Write the report of the rank."""
         self._next = time.monotonic() + EVERY_S
         self.write(_name_of(summary.rank), msgspec.json.encode(summary))
 
@@ -79,10 +79,10 @@ class RunFolder:
 
 
 def read_run(path: str | os.PathLike[str]) -> tuple[list[RankSummary], list[str]]:
-    """Return what the ranks of a run have told last, and what there is to say of the files.
+    """Return the last reports of the ranks of a run, and remarks on the files.
 
     Raises:
-        UsageError: There is no such folder, or no rank has told anything.
+        UsageError: The folder does not exist, or has no report.
     """
     folder = Path(path)
     try:
@@ -108,7 +108,7 @@ def _name_of(rank: int) -> str:
 
 
 def _told_in(path: Path, notes: list[str]) -> tuple[RankSummary, float] | None:
-    """Return what a rank has told in the file, and when; where it has not, say so in a note."""
+    """Return a rank's report in the file, its time, and a note if it has none."""
     try:
         one, written = _read(path)
     except OSError as error:
@@ -123,10 +123,10 @@ def _told_in(path: Path, notes: list[str]) -> tuple[RankSummary, float] | None:
 
 
 def _read(path: Path) -> tuple[RankSummary, float]:
-    """Return what a rank has told, and when it was written by the clock of the folder's file system.
+    """Return a rank's report, and its time by the file system's clock.
 
     Raises:
-        OSError: It cannot be read, or is no file of that kind.
+        OSError: It cannot be read, or is not a regular file.
         MsgspecError: It is damaged.
     """
     with open_regular(path, follow=False) as file:
@@ -137,7 +137,7 @@ def _read(path: Path) -> tuple[RankSummary, float]:
 
 
 def _of_one_run(told: list[tuple[RankSummary, float]]) -> tuple[list[tuple[RankSummary, float]], list[str]]:
-    """Return what was told in the run that was told of last, and that there is something of another one."""
+    """Return the reports of the latest run, and a note on those of others."""
     newest = max(told, key=lambda one: one[1], default=None)
     if newest is None:
         return told, []
@@ -153,7 +153,10 @@ def _of_one_run(told: list[tuple[RankSummary, float]]) -> tuple[list[tuple[RankS
 
 
 def _note_silence(told: list[tuple[RankSummary, float]], here: float) -> None:
-    """Note how long each rank has told nothing: by the clock of the folder, as long as any of them tells."""
+    """Set how long each rank has been silent.
+
+    It counts by the folder's clock, as long as any rank reports.
+    """
     newest = max((written for _, written in told), default=here)
     now = here if here - newest > SILENT_S else newest
     for one, written in told:
@@ -161,7 +164,7 @@ def _note_silence(told: list[tuple[RankSummary, float]], here: float) -> None:
 
 
 def _troubles(told: Iterable[tuple[RankSummary, float]]) -> Iterator[str]:
-    """Yield what is to be said of single ranks."""
+    """Yield remarks on single ranks."""
     for one, _ in told:
         if one.ended:
             if one.ended.startswith("failed"):
@@ -176,7 +179,7 @@ def _troubles(told: Iterable[tuple[RankSummary, float]]) -> Iterator[str]:
 
 
 def _clocks(told: Iterable[tuple[RankSummary, float]]) -> list[str]:
-    """Return that a node's clock differs from that of the folder's file system, of the node where it does most."""
+    """Return a note on the node whose clock differs most from the folder's."""
     apart = [(abs(one.told - written), one) for one, written in told]
     most_s, one = max(apart, key=lambda pair: pair[0], default=(0.0, None))
     if one is None or most_s < _CLOCKS_S:
@@ -250,7 +253,7 @@ def _height(seconds: float, y: float) -> str:
 
 
 def _legend() -> Iterator[str]:
-    """Yield what the colours are."""
+    """Yield the legend of the colours."""
     for number, (name, colour) in enumerate(zip(_NAMES, _COLOURS, strict=True)):
         left = _LEFT + 190 * number
         yield f'<rect x="{left}" y="4" width="12" height="12" fill="{colour}"/>'

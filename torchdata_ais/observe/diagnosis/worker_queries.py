@@ -1,9 +1,9 @@
 """Queries to workers.
 
-Each worker answers over a socket of its own, in a thread that does nothing else: the thread that makes batches may
-hang in a function of the user. On a busy machine an answer may come when nobody waits for it any more. So questions
-and answers are numbered, and a worker keeps what it has told until it hears that it arrived. A process that does not
-answer is told of as the system sees it.
+Each worker answers over a separate socket, in a thread that does nothing else: the thread that makes batches may hang
+in a function of the user. On a busy machine an answer may come after the wait for it has ended. So questions and
+answers are numbered, and a worker keeps its records until it learns that they arrived. A process that does not answer
+is described by the data of the system.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ from torchdata_ais.observe.diagnosis.flight_record import ProcessPart, part_of
 
 _ANSWER_S = 2.0
 _QUESTION = struct.Struct("<cII")
-"""What is asked, the number of the question, and that of the last one of its kind whose answer arrived."""
+"""A query: its kind, its number, and the last received answer's number.
+
+The last is that of the same kind.
+"""
 _ANSWER = struct.Struct("<II")
 """The number of the question, and how many bytes follow."""
 _DOING, _NEW = b"?", b"+"
 
 
 class Answering:
-    """Answers in a worker who asks what it is doing.
+    """Answers queries about its activity in a worker.
 
     Args:
         sock: The connection to the main process.
-        name: How errors name this process.
+        name: Name of this process in errors.
 
     Attributes:
         recorder: Has the records of its batches, once it makes some.
@@ -90,7 +93,7 @@ class Asked:
         self._sock.close()
 
     def ask(self, question: bytes) -> bool:
-        """Ask; False if nobody can hear it."""
+        """Send a query; False if no worker can receive it."""
         self._number += 1
         try:
             asked = _QUESTION.pack(question, self._number, self._heard)
@@ -99,12 +102,12 @@ class Asked:
             return False
 
     def answer(self, deadline: float) -> ProcessPart | None:
-        """Return what it is doing, if it says so in time."""
+        """Return its activity, if the answer comes in time."""
         doing: ProcessPart | None = self._answer_of(deadline, ProcessPart)
         return doing
 
     def records(self, deadline: float) -> Recorded | None:
-        """Return what it has noted since it was last heard, if it says so in time."""
+        """Return its new records, if the answer comes in time."""
         noted: Recorded | None = self._answer_of(deadline, Recorded | None)
         if noted is not None:
             self._heard = self._number
@@ -114,13 +117,13 @@ class Asked:
         try:
             while True:
                 number, data = self._next_frame(deadline)
-                if number == self._number:
+                if number == self._number:  # else a late answer to an earlier query, which is dropped
                     return msgspec.msgpack.decode(data, type=kind)
         except (OSError, EOFError, ValueError, msgspec.MsgspecError):  # too late, closed, or no answer
             return None
 
     def _next_frame(self, deadline: float) -> tuple[int, bytes]:
-        """Return the next answer and the number of its question, if it comes in time."""
+        """Return the next answer and its question's number, if in time."""
         came = self._came
         poll = select.poll()  # not select(), which knows no descriptor above 1023
         poll.register(self._sock, select.POLLIN)
@@ -145,7 +148,7 @@ Worker = tuple[str, int, Asked]
 
 
 def ask_all(workers: Iterable[Worker]) -> list[ProcessPart]:
-    """Return what each of the workers is doing, within two seconds for all of them."""
+    """Return the activity of each worker, within two seconds for all."""
     asked = [(name, pid, line, line.ask(_DOING)) for name, pid, line in workers]
     deadline = time.monotonic() + _ANSWER_S
     parts = ((name, pid, line.answer(deadline) if was_sent else None) for name, pid, line, was_sent in asked)
@@ -153,14 +156,14 @@ def ask_all(workers: Iterable[Worker]) -> list[ProcessPart]:
 
 
 def ask_records(workers: Iterable[Worker]) -> list[Recorded | None]:
-    """Return what each of the workers has noted since it last told; None of one that does not answer."""
+    """Return each worker's new records; None for one that does not answer."""
     asked = [(line, line.ask(_NEW)) for _, _, line in workers]
     deadline = time.monotonic() + _ANSWER_S
     return [line.records(deadline) if was_sent else None for line, was_sent in asked]
 
 
 def _seen(pid: int) -> str:
-    """Return what the system says of a process that does not answer."""
+    """Return the system's data on a process that does not answer."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

@@ -1,6 +1,7 @@
-"""Looking at data: contact sheets of samples, batches, shards and loaders, as Pillow images; a progress bar.
+"""Display of data as Pillow images, and a progress bar.
 
-A notebook shows the image that these functions return; a script saves it with ``.save("sheet.png")``.
+Contact sheets show samples, batches, shards and loaders. A notebook shows the image that these functions return; a
+script saves it with ``.save("sheet.png")``.
 """
 
 from torchdata_ais.observe.display.progress import progress

@@ -1,4 +1,4 @@
-"""`progress`: a bar while a loader is read, in a notebook or on a terminal."""
+"""`progress`: a bar for a loader, in a notebook or on a terminal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Show = Callable[[int, str], object]
 def progress(
     batches: Iterable[T], *, total: int | None = None, title: str = "", every_s: float = 0.2
 ) -> Iterator[T]:
-    """Yield the batches of a loader, and show how far they are, how fast they come and how long it will take.
+    """Yield the batches of a loader, and show their progress and rate.
 
-    In a notebook that is a bar below the cell, which stays there with the final numbers; on a terminal a line of the
-    error stream, which goes away. Elsewhere (a log, a pipe) nothing is shown.
+    The bar also shows the time left. In a notebook it is below the cell, and stays there with the final numbers; on a
+    terminal it is a line of the error stream, which disappears. Elsewhere (a log, a pipe) nothing is shown.
 
     Args:
         batches: A loader, a pipe or any iterable.
@@ -36,7 +36,7 @@ def progress(
         One batch, as without it.
 
     Raises:
-        Exception: Whatever the batches raise.
+        Exception: Any error of the batches.
 
     Example:
         >>> sum(batch for batch in progress([1, 2, 3]))
@@ -98,7 +98,10 @@ def _shown(title: str, total: int | None) -> AbstractContextManager[Show]:
 
 
 def _in_notebook() -> bool:
-    """Return whether this is a kernel, which shows HTML; IPython is not imported for the answer."""
+    """Report whether this is a kernel, which shows HTML.
+
+    IPython is not imported for the answer.
+    """
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
@@ -106,7 +109,7 @@ def _in_notebook() -> bool:
 
 @dataclass(repr=False)
 class _Bar:
-    """What a notebook shows, and what is left of it as text."""
+    """Output in a notebook, and its text form for later."""
 
     title: str
     total: int | None

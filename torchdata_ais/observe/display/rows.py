@@ -17,9 +17,9 @@ from torchdata_ais.codecs.pillow import open_image
 from torchdata_ais.errors import UsageError
 
 _CHANNELS = (1, 3, 4)
-_TOLERANCE = 1e-3  # what resizing adds to a range that was 0 to 1
+_TOLERANCE = 1e-3  # error of resizing on a range that was 0 to 1
 
-# Colours of mask values 1, 2, 3 ..., told apart also by those who see few colours; 0 is left as it is.
+# Colours of mask values 1, 2, 3 ..., distinct also for colour-blind readers; 0 is left as it is.
 _PALETTE = [
     (230, 159, 0),
     (0, 114, 178),
@@ -32,10 +32,13 @@ _PALETTE = [
 
 
 def as_array(value: Any) -> NDArray[Any] | None:
-    """Return a tensor or array as an array, anything else as None. Nothing is copied that need not be."""
+    """Return a tensor or array as an array, anything else as None.
+
+    Copies only where it must.
+    """
     if isinstance(value, np.ndarray):
         return value
-    if hasattr(value, "detach"):  # a tensor, asked without importing torch
+    if hasattr(value, "detach"):  # a tensor, checked without importing torch
         tensor = value.detach().cpu()
         if tensor.is_floating_point():
             tensor = tensor.float()  # bfloat16 has no array
@@ -45,7 +48,10 @@ def as_array(value: Any) -> NDArray[Any] | None:
 
 
 def is_image(value: Any) -> bool:
-    """Return whether this is one image: a Pillow image, an image file, or an array of two or three dimensions."""
+    """Report whether this is one image.
+
+    A Pillow image, an image file, or an array of two or three dimensions.
+    """
     if isinstance(value, bytes | bytearray):
         return ending_by_sign(value) in IMAGE_EXTENSIONS
     if isinstance(value, Image.Image):
@@ -57,7 +63,7 @@ def is_image(value: Any) -> bool:
 
 
 def is_planar(value: Any) -> bool:
-    """Return whether the channels of this image stand first, as torch has it."""
+    """Report whether the channels of this image come first, as in torch."""
     first, last = value.shape[0] in _CHANNELS, value.shape[2] in _CHANNELS
     return bool(first and (not last or hasattr(value, "detach")))
 
@@ -67,8 +73,8 @@ def to_picture(value: Any, mean: Sequence[float] | None, std: Sequence[float] | 
 
     Args:
         value: A Pillow image, the bytes of an image file, or an array: H x W, H x W x C or C x H x W.
-        mean: What was subtracted from each channel, in the range 0 to 1; None if nothing was.
-        std: What each channel was divided by then.
+        mean: The number subtracted from each channel, in the range 0 to 1; None if none was.
+        std: The divisor of each channel after that.
 
     Without `mean` and `std` floats from 0 to 1 and numbers from 0 to 255 are taken as they are; any other range
     is stretched, each image by itself, so that a normalised image is recognisable.
@@ -91,7 +97,10 @@ def to_picture(value: Any, mean: Sequence[float] | None, std: Sequence[float] | 
 
 
 def to_mask(value: Any) -> NDArray[np.uint8]:
-    """Return a mask as H x W numbers; one that was decoded as a picture (k/255 in three channels) is brought back."""
+    """Return a mask as H x W numbers.
+
+    A mask that was decoded as a picture (k/255 in three channels) is brought back.
+    """
     if isinstance(value, bytes | bytearray):
         value = open_image(bytes(value))
     array = np.asarray(value) if isinstance(value, Image.Image) else as_array(value)
@@ -115,7 +124,7 @@ def tinted(picture: Image.Image, mask: NDArray[np.uint8], opacity: float) -> Ima
 
 
 def _flat(image: Image.Image) -> Image.Image:
-    """Return an image in RGB, what is transparent on white."""
+    """Return an image in RGB, transparent pixels on white."""
     if image.mode.startswith("I") or image.mode == "F":
         return Image.fromarray(_bytes(np.asarray(image))).convert("RGB")
     if "A" in image.getbands() or "transparency" in image.info:
@@ -144,7 +153,7 @@ def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 Row = Mapping[Any, Any]
-"""One sample: values by the names of their fields, or by their positions in a tuple."""
+"""One sample: values by field name, or by position in a tuple."""
 
 _CAPTIONS = ("txt", "text", "caption")
 _CLASSES = ("cls", "label", "class")
@@ -155,7 +164,7 @@ MASK_VALUES = 32
 
 
 class Choice(NamedTuple):
-    """Which fields to show; None is found by itself, False for label and mask is left out."""
+    """Fields to show; None: detect it, False: omit label or mask."""
 
     image: str | int | None = None
     label: str | int | bool | None = None
@@ -163,7 +172,7 @@ class Choice(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What there is to show of one sample."""
+    """Displayed parts of one sample."""
 
     image: Any
     label: Any
@@ -172,7 +181,7 @@ class Found(NamedTuple):
 
 
 def rows_of(data: Any, count: int) -> list[Row]:
-    """Return the first rows of a sample, a list of samples, or a batch of columns."""
+    """Return the first rows of a sample, a list of samples, or a batch."""
     if isinstance(data, Mapping):
         return list(_of_columns(dict(data), count)) if _is_batch(data) else [data]
     if is_image(data):
@@ -227,7 +236,7 @@ def find(row: Row, choice: Choice) -> Found:
 
 
 def _chosen(shown: Row, wanted: str | int | bool | None, role: str, guess: Callable[[], Any]) -> Any:
-    """Return the field that is wanted, what is guessed if none is named, or None."""
+    """Return the named field, the guessed one if none is named, or None."""
     if wanted is False:
         return None
     if wanted is None or wanted is True:
@@ -273,7 +282,7 @@ def is_mask_name(name: Any) -> bool:
 
 
 def shown_as(name: Any, value: Any) -> Any:
-    """Return what the bytes of a raw sample stand for, as far as it is needed here."""
+    """Return the decoded bytes of a raw sample, as far as needed here."""
     if not isinstance(value, bytes):
         return value
     ending = str(name).rpartition(".")[2].lower()
@@ -320,7 +329,10 @@ def _is_batch(data: Mapping[Any, Any]) -> bool:
 
 
 def _of_columns(columns: dict[Any, Any], count: int) -> Iterator[Row]:
-    """Yield rows. A column is what has as many values as the others; anything else belongs to every row."""
+    """Yield rows.
+
+    A column has as many values as the others; anything else belongs to every row.
+    """
     sized = {
         name: column
         for name, column in columns.items()
@@ -352,7 +364,10 @@ def text_of(label: Any, classes: Sequence[str] | Mapping[Any, Any] | None) -> st
 
 
 def _by_number(classes: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Return names by their number, also of a table from names to numbers, as torchvision's ``class_to_idx`` is."""
+    """Return names by number, also of a table from names to numbers.
+
+    torchvision's ``class_to_idx`` is such a table.
+    """
     turned = classes and all(
         isinstance(name, str) and isinstance(number, int) for name, number in classes.items()
     )

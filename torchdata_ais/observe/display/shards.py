@@ -49,14 +49,14 @@ def display_shard_images(
     etl_args: Any = None,
     **sheet: Any,
 ) -> Image.Image:
-    """Return a contact sheet of the first samples of a shard, read no further than that.
+    """Return a contact sheet of a shard's first samples; reads only these.
 
     Args:
         client: See `torchdata_ais.store.Cluster`.
         bucket: ``ais://bucket`` (``gcp://``, ``s3://``, ...), a bucket's name, or an SDK bucket.
         shard: The object's name.
         objects: The most samples.
-        etl_name: Show what this transform makes of the shard.
+        etl_name: Show the shard as transformed by this ETL.
         etl_args: Arguments for it.
         **sheet: Further arguments of `contact_sheet`.
 
@@ -91,12 +91,12 @@ def display_shard_images(
 
 @checked
 def display_loader_images(loader: Iterable[Any], objects: int = 4, **sheet: Any) -> Image.Image:
-    """Return a contact sheet of the first samples that a loader gives.
+    """Return a contact sheet of the first samples of a loader.
 
-    Nothing is taken from the caller: an epoch under way goes on where it is, and the order of the next ones and the
+    Nothing is taken from the caller: an epoch under way continues unchanged, and the order of the next ones and the
     state of the random generators stay as they are. For a pipe, a `DataLoader2`, an `ais_loader` and a torch
     `DataLoader` a copy of the pipe or data set is read in this process; other iterables (webdataset's `WebLoader`, a
-    list) are asked for an iterator of their own, which is closed again. An iterator that can be read only once is
+    list) are iterated separately, and that iterator is closed again. An iterator that can be read only once is
     refused, since looking would take from it: take a batch by hand and show it with `contact_sheet`.
 
     Args:
@@ -125,14 +125,17 @@ def display_loader_images(loader: Iterable[Any], objects: int = 4, **sheet: Any)
 
 
 def _close(items: Iterator[Any]) -> None:
-    """End an iterator now, and with it its connections and processes, rather than when it is collected."""
+    """Close an iterator now, with its connections and processes.
+
+    They would otherwise stay until it is collected.
+    """
     close = getattr(items, "close", None)
     if close is not None:
         close()
 
 
 def _independent(loader: Any) -> Iterable[Any]:
-    """Return something that gives what `loader` does, and shares no position with it."""
+    """Return an object with the items of `loader` and a separate position."""
     if isinstance(loader, DataLoader):
         data: Any = loader.dataset
         data = _copied(data) if isinstance(data, IterableDataset) else data
@@ -163,7 +166,10 @@ def _copied(pipe: IterableDataset[Any]) -> IterableDataset[Any]:
 
 @contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Leave the global random generators as they were: a later epoch must not depend on a look at the data."""
+    """Restore the global random generators.
+
+    A later epoch must not depend on a look at the data.
+    """
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's global one
     with torch.random.fork_rng(devices=[]):
         try:
@@ -181,9 +187,9 @@ _CELL = 'style="text-align:left;overflow-wrap:anywhere"'
 
 
 def sample_html(sample: Sample) -> str:
-    """Return a table: key, shard and byte, then each field with its kind and size, images as thumbnails.
+    """Return a table: key, shard and byte, then each field.
 
-    Of very many fields the first are shown.
+    Fields have kind and size, images a thumbnail. Of very many fields the first are shown.
 
     Example:
         >>> sample_html(Sample({"__key__": "a", "cls": 3})).count("<tr>")
@@ -207,7 +213,10 @@ def _short(name: str) -> str:
 
 
 def _thumbnail(name: str, value: Any) -> str:
-    """Return a picture of `value` as HTML; "" if it is none, or a damaged one. The values of a mask get colours."""
+    """Return a picture of `value` as HTML, masks coloured.
+
+    "" if it is not a picture, or a damaged one.
+    """
     try:
         image = shown_as(name, value)
         if not is_image(image):

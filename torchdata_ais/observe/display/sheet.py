@@ -41,13 +41,9 @@ def contact_sheet(
     std: Sequence[float] | None = None,
     opacity: float = 0.45,
 ) -> Image.Image:
-    """Return a picture of samples side by side, each with its label below and its mask over it.
+    """Return a picture of samples in a grid, each with its label and mask.
 
-    Takes:
-        A sample (a dict of fields, or a tuple), a list of samples, or a batch: a tuple or dict of columns such as
-        images of shape (N, C, H, W) and labels. Fields may be decoded or bytes. Images may be Pillow's, tensors or
-        arrays, C x H x W or H x W x C, of any type; floats that are neither 0 to 1 nor 0 to 255 are stretched to
-        their range. An iterator is refused, since looking would consume it: pass ``next(iterator)``.
+    The label is below its image, the mask over it.
 
     Args:
         samples_or_batch: See above. Nothing of it is changed.
@@ -60,8 +56,8 @@ def contact_sheet(
         mask: The same for the mask; default a second image of the same size that is named ``mask``, ``trimap`` or
             ``seg``, or has few different values. Values above 0 are tinted. False for none.
         classes: Names of the classes by number, or their numbers by name, as torchvision has them.
-        mean: What was subtracted from each channel to normalise it (of 0 to 1); it is undone.
-        std: What it was divided by.
+        mean: The number subtracted from each channel to normalise it (of 0 to 1); it is undone.
+        std: The divisor after that.
         opacity: Of the mask, 0 to 1.
 
     Order:

@@ -1,1 +1,1 @@
-"""What can be converted, one file a layout: folders of files, tables, Hugging Face's folders, shards."""
+"""Sources of conversions: folders, tables, Hugging Face's folders, shards."""

@@ -30,7 +30,7 @@ class FoundFile(NamedTuple):
 
     @property
     def ending(self) -> str:
-        """What `split_ending` says of the path."""
+        """The result of `split_ending` for the path."""
         return split_ending(self.path)[1]
 
 
@@ -40,19 +40,19 @@ OUTSIDE_CELL = "a cell that names a URL or a file outside of the folder"
 
 
 def leads_out(root: str, path: str) -> bool:
-    """Whether a path, its links resolved, is outside of a folder."""
+    """Report whether a path, its links resolved, is outside of a folder."""
     folder = os.path.realpath(root)
     return os.path.commonpath([folder, os.path.realpath(path)]) != folder
 
 
 Omitted = Tally[str]
-"""What is left out, by reason."""
+"""Left-out items by reason."""
 
 
 def files_below(root: Path, omitted: Omitted, *, outside: bool = False) -> Iterator[FoundFile]:
-    """Yield the files below a folder, sorted by name level by level; hidden ones are left out.
+    """Yield the files of a folder tree, sorted by name level by level.
 
-    Links are followed, those that lead out of the folder only with `outside`.
+    Hidden ones are left out. Links are followed, those that lead out of the folder only with `outside`.
 
     Raises:
         NotFoundError: No such folder.
@@ -88,7 +88,9 @@ def _below(
 
 
 def split_ending(path: str) -> tuple[str, str]:
-    """Return a path without the ending of its file, and that in lower case; ``""`` if it has none.
+    """Return a path without its file's ending, and the ending in lower case.
+
+    The ending is ``""`` if there is none.
 
     Example:
         >>> split_ending("cat/a.b.JPG"), split_ending("cat.d/README")
@@ -118,7 +120,10 @@ class DiskFolder:
         return self.root
 
     def files(self, omitted: Omitted) -> Iterator[FoundFile]:
-        """Yield the files below it, sorted by name level by level; hidden ones are left out."""
+        """Yield the files of the tree, sorted by name level by level.
+
+        Hidden ones are left out.
+        """
         return files_below(Path(self.root), omitted, outside=self.outside)
 
     def folders(self) -> list[str]:
@@ -133,7 +138,7 @@ class DiskFolder:
             )
 
     def reader(self) -> DiskFolder:
-        """Return what reads the files, and can be pickled: itself."""
+        """Return the picklable reader of the files: itself."""
         return self
 
     def where(self, path: str) -> str:
@@ -141,7 +146,7 @@ class DiskFolder:
         return str(Path(self.root, path))
 
     def read(self, path: str) -> bytes:
-        """Return what a file holds; an ``OSError`` names it."""
+        """Return the content of a file; an ``OSError`` names it."""
         full = self.where(path)
         with naming(full):
             if not self.outside and leads_out(self.root, full):  # it was a file when the folder was listed
@@ -152,12 +157,12 @@ class DiskFolder:
 
 @dataclass(frozen=True)
 class BucketFolder:
-    """The objects of a bucket whose names begin alike.
+    """The objects of a bucket with a common prefix.
 
     Args:
-        place: What their names begin with, up to a slash.
+        place: The common prefix, up to a slash.
         options: The cluster.
-        listed: The objects, by their names behind that.
+        listed: The objects, by their names after that.
 
     Memory: about 300 bytes an object.
     """
@@ -168,7 +173,9 @@ class BucketFolder:
 
     @classmethod
     def at(cls, url: str, options: StoreOptions) -> BucketFolder:
-        """List what a URL names. The folder ends behind its last slash, or behind all of it where one follows.
+        """List the objects of a URL.
+
+        The folder ends after its last slash, or after all of it where one follows.
 
         Raises:
             NotFoundError: No such bucket, or nothing in it that begins so.
@@ -192,11 +199,11 @@ class BucketFolder:
                 if found[0] != hidden:  # of a folder once
                     omitted.add("hidden by its name", found[0])
                 hidden = found[0]
-            elif not file.path.endswith("/"):  # what some tools make for a folder
+            elif not file.path.endswith("/"):  # the marker of a folder that some tools make
                 yield file
 
     def folders(self) -> list[str]:
-        """Return what stands before the first slash of the names."""
+        """Return the parts before the first slash of the names."""
         names = {file.path.partition("/")[0] for file in self.files(Omitted()) if "/" in file.path}
         return sorted(names)
 

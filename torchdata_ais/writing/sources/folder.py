@@ -55,7 +55,7 @@ class LoadFiles:
         """Return the sample.
 
         Raises:
-            SampleError: A picture is empty, or a text is no UTF-8.
+            SampleError: A picture is empty, or a text is not UTF-8.
             OSError: A file cannot be read; it is named.
         """
         key, parts = item
@@ -79,7 +79,7 @@ class LoadFiles:
 
 
 def check_utf8(data: bytes, name: str, key: str, field: str, *, url: str | None = None) -> None:
-    """Raise `EncodeError` if a text is not in UTF-8: every reader would fail on it."""
+    """Raise `EncodeError` if a text is not UTF-8: readers would fail on it."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -98,13 +98,13 @@ def check_utf8(data: bytes, name: str, key: str, field: str, *, url: str | None 
 def media_folder(
     root: str | os.PathLike[str] | BucketFolder, options: SourceOptions | None = None
 ) -> ListSource:
-    """Return the pictures (sounds, videos) below a folder as a source of samples, sorted by path.
+    """Return the media files of a folder as samples, sorted by path.
 
-    ``root/cat/tabby/1.jpg`` becomes the sample ``{"__key__": "cat/tabby/1", "jpg": bytes, "cls": 0}``, ``cls``
-    being the position of ``cat`` among the sorted folders; ``root/cat/tabby/1.txt`` its field ``txt``. A folder
-    without folders gives samples without ``cls``, and so do the numbered folders that img2dataset makes. Dots in a
-    file's name, where readers would end the key, become ``_``. Pictures have one field, see
-    `SourceOptions.image_field`. What is no picture and stands beside none is left out and counted.
+    ``root/cat/tabby/1.jpg`` becomes the sample ``{"__key__": "cat/tabby/1", "jpg": bytes, "cls": 0}``, ``cls`` being
+    the position of ``cat`` among the sorted folders; ``root/cat/tabby/1.txt`` its field ``txt``. A folder without
+    folders gives samples without ``cls``, and so do the numbered folders that img2dataset makes. Dots in a file's
+    name, where readers would end the key, become ``_``. Pictures have one field, see `SourceOptions.image_field`.
+    Files that are neither pictures nor next to one are left out and counted.
 
     Args:
         root: The folder, here or in a bucket.
@@ -112,7 +112,7 @@ def media_folder(
 
     Raises:
         NotFoundError: No such folder, or nothing in it.
-        UsageError: Pictures stand beside folders of classes, or the folders are splits of a data set.
+        UsageError: Pictures are next to folders of classes, or the folders are splits of a data set.
         DuplicateFieldError: Two files would be the same field of the same sample.
 
     Example:
@@ -166,7 +166,9 @@ def media_folder(
 
 
 def picture_field(endings: Iterable[str], options: SourceOptions) -> Mapping[str, str]:
-    """Return the field of each ending of a picture: one for all of them, unless each is to have its own.
+    """Return the field of each ending of a picture.
+
+    One field for all of them, unless each is to have its own.
 
     Example:
         >>> picture_field(["png", "jpeg", "txt"], SourceOptions())
@@ -184,7 +186,10 @@ def picture_field(endings: Iterable[str], options: SourceOptions) -> Mapping[str
 
 
 def _notes_of_img2dataset(files: list[FoundFile]) -> Mapping[str, object]:
-    """Return the paths of what img2dataset writes beside its folders; none if it was not that."""
+    """Return the paths of img2dataset's files next to its folders.
+
+    Empty for folders of other tools.
+    """
     notes = dict.fromkeys(file.path for file in files if _OF_IMG2DATASET.fullmatch(file.path))
     return notes if any(path.endswith(".json") for path in notes) else {}
 
@@ -192,7 +197,10 @@ def _notes_of_img2dataset(files: list[FoundFile]) -> Mapping[str, object]:
 def _groups(
     files: list[FoundFile], main: frozenset[str], what: str, omitted: Omitted
 ) -> dict[str, list[FoundFile]]:
-    """Return the files of each sample by their path without ending; those without a picture are left out."""
+    """Return the files of each sample by their path without ending.
+
+    Samples without a picture are left out.
+    """
     groups: dict[str, list[FoundFile]] = {}
     for file in files:
         groups.setdefault(split_ending(file.path)[0], []).append(file)
@@ -203,7 +211,7 @@ def _groups(
             if file not in named:
                 omitted.add(f"no {what} by its name", file.path)
         if any(file.ending in main for file in named):
-            # The picture first: it says of which class the sample is, and what errors name.
+            # The picture first: it determines the class of the sample and the name in errors.
             found[stem] = sorted(named, key=lambda file: (file.ending not in main, file.path))
             continue
         for file in named:
@@ -215,7 +223,10 @@ def _groups(
 
 
 def _classes(folder: FileFolder, groups: Mapping[str, list[FoundFile]], kind: str) -> list[str]:
-    """Return the folders that are classes; none, if the pictures stand in the folder itself."""
+    """Return the folders that are classes.
+
+    Empty if the pictures are in the folder itself.
+    """
     classes = folder.folders()
     lone = next((group[0].path for group in groups.values() if "/" not in group[0].path), None)
     if lone is None:

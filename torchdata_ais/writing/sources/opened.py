@@ -54,7 +54,9 @@ def metadata_of(root: Path) -> Path | None:
 
 
 def metadata_folder(found: Path, options: StoreOptions, how: SourceOptions) -> TableSource:
-    """Return the rows of the table as a source of samples; files that no row names are left out and counted.
+    """Return the rows of the table as a source of samples.
+
+    Files that no row names are left out and counted.
 
     Args:
         found: The table.
@@ -109,7 +111,7 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
     Args:
         source: As the user named it.
         how: See `SourceOptions`.
-        store: Gives the transport settings; asked where a cluster is needed.
+        store: Returns the transport settings; called where a cluster is needed.
 
     Raises:
         UsageError, NotFoundError: See the layouts.
@@ -126,7 +128,7 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
             kind = "shards"
         elif metadata := metadata_of(folder):
             kind = "metadata"
-        # img2dataset has a table beside each of its folders: then the folders are the data.
+        # img2dataset has a table next to each of its folders: then the folders are the data.
         elif kind == "table" or not any(folder.glob("*_stats.json")):
             found = sorted(str(path) for path in folder.glob("*.parquet") if path.name[0] != ".")
             kind, tables = ("table", found) if found else (kind, tables)
@@ -182,7 +184,7 @@ def _check_inside(folder: str | os.PathLike[str], table: str | os.PathLike[str])
 
 
 def _bucket_folder(source: Any, how: SourceOptions, store: Store) -> BucketFolder | None:
-    """Return the pictures or sounds of a bucket, if that is what the source is.
+    """Return the media files of a bucket, if the source is a bucket folder.
 
     Raises:
         UsageError: It is that and something else.
@@ -245,7 +247,10 @@ def _check_folder(source: Any, is_folder: bool) -> None:
 
 
 def _check_shards_alone(folder: Path, shard: str) -> None:
-    """Refuse a folder of shards and of pictures or sound: one of the two would be left out unseen."""
+    """Refuse a folder of both shards and media files.
+
+    One of the two would be left out without notice.
+    """
     files = files_below(folder, Omitted())
     other = next((file.path for file in files if file.ending in MEDIA), None)
     if other is not None:
@@ -261,7 +266,7 @@ def _both(shard: str, other: str, folder: str) -> UsageError:
 
 
 def _check_archive(source: Any) -> None:
-    """Refuse a file of this machine that by its name is something else than a shard."""
+    """Refuse a file of this machine whose name is not that of a shard."""
     if not isinstance(source, str | os.PathLike) or not Path(source).is_file():
         return
     ending = split_ending(os.fsdecode(source))[1]

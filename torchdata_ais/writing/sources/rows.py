@@ -42,7 +42,7 @@ class Rows(ABC):
 
     @abstractmethod
     def take(self, numbers: Sequence[int], columns: Sequence[str] | None = None) -> Iterator[tuple[int, Row]]:
-        """Yield rows with their numbers, in the order asked for.
+        """Yield rows with their numbers, in the requested order.
 
         Args:
             numbers: Which ones.
@@ -50,7 +50,7 @@ class Rows(ABC):
         """
 
     def labels(self, column: str) -> list[str] | None:  # noqa: ARG002 - only Parquet files have them
-        """Return the names that the table itself gives the numbers of a column, if it does."""
+        """Return the table's own names for the numbers of a column, if any."""
         return None
 
 
@@ -75,13 +75,15 @@ _ROWS_AT_ONCE = 64
 
 
 class ParquetRows(Rows):
-    """Rows of Parquet files, one after the other. In their order a few are in memory; in another one all.
+    """Rows of Parquet files, one after the other.
+
+    In their order a few are in memory; in another one all.
 
     Args:
-        files: What pyarrow opens, with the name of each.
+        files: Arguments of pyarrow, with the name of each.
 
     Raises:
-        UsageError: One is no Parquet file, or has other columns than the first.
+        UsageError: One is not a Parquet file, or has other columns than the first.
     """
 
     def __init__(self, files: Sequence[tuple[str, Any]]) -> None:
@@ -146,7 +148,7 @@ class ParquetRows(Rows):
             yield number, _plain(table.slice(number, 1).to_pylist()[0])
 
     def labels(self, column: str) -> list[str] | None:
-        """Return the names of Hugging Face's ``ClassLabel``, which stand in the file's metadata."""
+        """Return the names of Hugging Face's ``ClassLabel``, from file metadata."""
         noted = (self._files[0].schema_arrow.metadata or {}).get(b"huggingface")
         try:
             names = json.loads(noted)["info"]["features"][column]["names"] if noted else None
@@ -182,7 +184,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def rows_of_text(content: bytes, url: str) -> list[Row]:
-    """Return the rows of a table by its bytes; the ending of `url` says what it is."""
+    """Return the rows of a table from its bytes; `url` ends in its type."""
     try:
         text = content.decode("utf-8-sig")
         return _json_rows(text) if url.lower().endswith(("jsonl", "ndjson")) else _csv_rows(text, url)
@@ -201,7 +203,7 @@ def rows_of_text(content: bytes, url: str) -> list[Row]:
 
 
 def likely_encoding(content: bytes) -> str:
-    r"""Return what text that is no UTF-8 is likely in, as iconv calls it.
+    r"""Return the likely encoding of text that is not UTF-8, by iconv's name.
 
     Example:
         >>> likely_encoding("a".encode("utf-16")), likely_encoding("\xe9".encode("latin1"))
@@ -239,7 +241,10 @@ def _csv_rows(text: str, url: str) -> list[Row]:
 
 
 def _separator(text: str, url: str) -> str:
-    """Return what parts the cells: spreadsheets of many countries write semicolons, or tabs, into a .csv."""
+    """Return the separator of the cells.
+
+    Spreadsheets of many countries write semicolons, or tabs, into a .csv.
+    """
     if url.lower().endswith("tsv"):
         return "\t"
     header = text.split("\n", 1)[0]
@@ -282,7 +287,7 @@ def read_rows(urls: Sequence[str], options: StoreOptions) -> Rows:
         options: Transport settings.
 
     Raises:
-        NotFoundError: There is no such table, or it is empty.
+        NotFoundError: The table does not exist, or is empty.
         UsageError: It cannot be parsed.
     """
     if urls[0].lower().endswith("parquet"):

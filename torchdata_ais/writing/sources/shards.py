@@ -1,4 +1,4 @@
-"""The samples of existing shards, to be cut anew."""
+"""Samples of existing shards, as a source of new shards."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ _MAX_SAMPLE_BYTES = 1 << 30
 
 
 class ShardSource(Source):
-    """The samples of existing shards; the cursor is the shard's position and an offset in it.
+    """The samples of existing shards.
+
+    The cursor is the shard's position and an offset in it.
 
     Attributes:
         shards: All of them.
 
-    Memory: one sample, what `StoreOptions.prefetch_bytes` allows, and about 100 bytes a sample of one shard, to notice
-    keys that come back.
+    Memory: one sample, `StoreOptions.prefetch_bytes`, and about 100 bytes a sample of one shard, to notice keys that
+    come back.
     """
 
     def __init__(self, shards: Sequence[str], options: StoreOptions) -> None:
@@ -42,7 +44,10 @@ class ShardSource(Source):
         super().__init__("shard", len(self.shards), digest.hexdigest(), dict)
 
     def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Yield ``(cursor, sample of bytes)``; begins anew at the shard of the cursor, and passes over its head."""
+        """Yield ``(cursor, sample of bytes)``, from a cursor on.
+
+        Reads the shard of the cursor again, and passes over its head.
+        """
         shard, offset = cursor or (0, 0)
         for index in range(shard, len(self.shards)):
             for run, sample in read_samples(self.shards[index], self._options, start=offset):
@@ -70,7 +75,7 @@ def read_samples(url: str, options: StoreOptions, *, start: int = 0) -> Iterator
 
     Raises:
         TransportError, ShardError: The shard cannot be read, or is not sound.
-        SampleError: Its members do not make samples. Conversions never go on after it: what else would be lost?
+        SampleError: Its members do not make samples. Conversions never continue after it, since more could be lost.
 
     Example:
         >>> from torchdata_ais.testing import example_shards
@@ -99,12 +104,14 @@ def read_samples(url: str, options: StoreOptions, *, start: int = 0) -> Iterator
 def find_shards(
     source: Any, options: Callable[[], StoreOptions], omitted: Omitted, *, outside: bool = False
 ) -> list[str]:
-    """Return the shards that paths, URLs, brace templates, prefixes and folders name, in order.
+    """Return the shards of paths, URLs, templates, prefixes and folders.
+
+    They are in order.
 
     Args:
         source: One of these, or a list.
-        options: Gives the transport settings; called for objects.
-        omitted: Counts what a folder contains and is left out: pipes, and links out of the folder.
+        options: Returns the transport settings; called for objects.
+        omitted: Counts left-out contents of a folder: pipes, and links out of the folder.
         outside: Follow these links.
 
     Raises:
@@ -149,7 +156,7 @@ def _inside(folder: str, omitted: Omitted, *, outside: bool) -> list[str]:
 
 
 def shards_in(folder: str | os.PathLike[str]) -> list[str]:
-    """Return the shards that lie in a folder, by their names' ends, sorted."""
+    """Return the shards in a folder, by their names' ends, sorted."""
     with naming(str(folder)):
         return sorted(str(path) for path in Path(folder).iterdir() if is_shard(path.name))
 

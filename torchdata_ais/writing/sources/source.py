@@ -22,7 +22,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 class Tally(dict[_K, tuple[int, str]]):
-    """The number of things of each kind, and what the first of them is called.
+    """Counts of items by kind, with the name of the first of each.
 
     Example:
         >>> tally = Tally()
@@ -45,12 +45,12 @@ class Tally(dict[_K, tuple[int, str]]):
 
 
 class LeftOut(NamedTuple):
-    """What a conversion did not take, and why.
+    """Items that a conversion left out for one reason.
 
     Attributes:
         reason: Why, in a few words.
         number: How many.
-        first: The first of them: a path, a row, or what an error said.
+        first: The first of them: a path, a row, or the text of an error.
 
     Example:
         >>> LeftOut("no picture by its name", 3, "notes.txt").number
@@ -63,7 +63,7 @@ class LeftOut(NamedTuple):
 
 
 def left_out(tally: Tally[str]) -> list[LeftOut]:
-    """Return what was counted by reasons, in the order of the first of each."""
+    """Return the counts by reason, in the order of the first of each."""
     return [LeftOut(reason, count, first) for reason, (count, first) in tally.items()]
 
 
@@ -71,13 +71,13 @@ class Source(ABC):
     """Items in a fixed order.
 
     Attributes:
-        unit: What progress counts.
+        unit: The unit of progress.
         total: How many of them.
         digest: Changes when the source does: a resumed conversion must meet the same.
-        notes: What the manifest shall say about it.
-        left_out: What lies there and is no item.
+        notes: Its values for the manifest.
+        left_out: Contents that are not items.
         load: Turns an item into a sample; a picklable function, for other processes to call.
-        by_class: Whether the items stand class after class.
+        by_class: Whether the items come class after class.
     """
 
     def __init__(self, unit: str, total: int, digest: str, load: Callable[[Any], dict[str, Any]]) -> None:
@@ -88,7 +88,7 @@ class Source(ABC):
 
     @abstractmethod
     def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Yield ``(cursor, item)``; a cursor is a JSON value that stands for the place after its item."""
+        """Yield ``(cursor, item)``; a cursor is the JSON position after its item."""
 
     @abstractmethod
     def done(self, cursor: Any) -> int:
@@ -96,13 +96,16 @@ class Source(ABC):
 
     @abstractmethod
     def chosen(self, positions: Callable[[int], Sequence[int]]) -> Source:
-        """Return a source of some of the items: `positions` gives which ones, in which order, of so many."""
+        """Return a source of some of the items.
+
+        `positions` returns which ones, in which order, of so many.
+        """
 
     def number_by(self, classes: Sequence[str]) -> None:
-        """Have `load` number the classes as they stand in `classes`.
+        """Make `load` number the classes by their order in `classes`.
 
         Raises:
-            UsageError: Their numbers stand in the source itself.
+            UsageError: Their numbers are in the source itself.
         """
         numbered = getattr(self.load, "numbered", None)
         if numbered is None:
@@ -117,8 +120,8 @@ class ListSource(Source):
     """Items that are few enough to be listed; the cursor is a position.
 
     Args:
-        unit: What progress counts.
-        items: All of them, or what gives them by number.
+        unit: The unit of progress.
+        items: All of them, or a sequence of them.
         digest: See `Source`.
         load: See `Source`.
     """
@@ -151,7 +154,7 @@ class ListSource(Source):
 
 
 def by_columns(text: str, columns: Mapping[str, str]) -> tuple[Way, Way]:
-    """Return a way out by ``columns=``, as a program and as the command has it.
+    """Return a remedy by ``columns=``, for programs and for the command.
 
     Args:
         text: The clause, with ``{}`` in place of the argument.
@@ -187,19 +190,19 @@ class SourceNames(TypedDict, total=False):
 @checked_options
 @dataclass(frozen=True)
 class SourceOptions:
-    """What `torchdata_ais.writing.convert` reads, which part of it, and in which order.
+    """Source options of `torchdata_ais.writing.convert`: kind, part, order.
 
     Attributes:
         kind: ``"images"``, ``"audio"`` (folders of either), ``"table"`` or ``"shards"``; ``"auto"`` goes by the names.
-        columns: What to call the columns of a table: ``{"image_path": "jpg"}``.
-        root: What the paths in a table are relative to; default its folder.
+        columns: Field names of the columns of a table: ``{"image_path": "jpg"}``.
+        root: Base of the relative paths in a table; default its folder.
         shuffle: Put files or rows into a random order first, so that each shard holds some of every class.
-        image_field: The field of all pictures, whatever their files end in; ``"ending"`` keeps each one's own. Default:
-            their ending if all have one, else ``jpg`` (decoders look at the bytes).
+        image_field: The field of all pictures, with any ending; ``"ending"`` keeps each one's own. Default: their
+            ending if all have one, else ``jpg`` (decoders look at the bytes).
         part: ``"3/16"``: the third of sixteen parts, for as many processes anywhere. Together they are the whole, each
             item once; part 3 writes the shards number 2, 18, 34, ...
         split: ``"0.9/0.1"``: two series, for whose names the pattern has a place: ``{split}`` becomes ``train`` and
-            ``val`` (with three ``test``, too). ``"fit=0.8/held=0.2"`` says other names. Drawn by the seed.
+            ``val`` (with three ``test``, too). ``"fit=0.8/held=0.2"`` gives other names. Drawn by the seed.
 
         allow_outside: Follow links that lead out of the folder, and cells of a table that name URLs or files outside
             of `root`. By default these are left out, counted and named: their author would choose which files of this
@@ -248,7 +251,7 @@ class SourceOptions:
 
     @property
     def part_of(self) -> tuple[int, int]:
-        """Which part of how many, counted from one."""
+        """The number of the part and of all parts, counted from one."""
         if self.part is None:
             return 1, 1
         found = re.fullmatch(r"(\d+)/(\d+)", str(self.part))
@@ -261,7 +264,7 @@ class SourceOptions:
 
     @property
     def splits(self) -> dict[str, tuple[float, float]]:
-        """The part of the whole that each series has: from, to; empty without `split`."""
+        """The range of the whole that each series has; empty without `split`."""
         if self.split is None:
             return {}
         texts = str(self.split).split("/")
@@ -286,7 +289,9 @@ class SourceOptions:
 def positions_of(
     total: int, options: SourceOptions, seed: int, between: tuple[float, float]
 ) -> Sequence[int]:
-    """Return which of `total` items to take, in their order: shuffled, of one split, of one part.
+    """Return which of `total` items to take, in their order.
+
+    Shuffled, of one split, of one part.
 
     Args:
         total: How many there are.

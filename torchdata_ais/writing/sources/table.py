@@ -35,15 +35,15 @@ _LIKELY = {"caption": "txt", "text": "txt", "label": "cls", "class": "cls", "cat
 _INTEGER = re.compile(r"[+-]?\d+")
 _FEW_CLASSES = 1000
 BY_ENDING = frozenset([_FILE, "image", "audio"])
-_LOOKED_AT = 100  # rows, for what a table seems to hold
+_LOOKED_AT = 100  # rows, to guess the contents of a table
 
 
 class TableColumns:
-    """What the columns of a table stand for, as their names and the first rows tell.
+    """Fields of the columns of a table, from their names and the first rows.
 
     Args:
         rows: The table.
-        columns: What the user calls them.
+        columns: The user's names for them.
         url: The table's name, for errors.
 
     Attributes:
@@ -71,12 +71,15 @@ class TableColumns:
         )
 
     def _kind(self, column: str) -> str:
-        """Return what files the values of a column are, by their bytes or their endings; "" for none."""
+        """Return the kind of file in a column's values; "" for none.
+
+        Known by their bytes or their endings.
+        """
         kinds = [_kind_of(row[column]) for row in self._first if row.get(column) not in (None, "")]
         return kinds[0] if kinds and all(kinds) else ""
 
     def check_meant(self) -> None:
-        """Raise `UsageError` if there are no files, and a column holds some that nobody called a field."""
+        """Raise `UsageError` if no column is a file, but one could be."""
         if self.files:
             return
         kinds = {name: self._kind(name) for name in self.fields if name not in self._said}
@@ -107,7 +110,7 @@ class TableColumns:
         return found
 
     def classes(self) -> tuple[list[str], dict[str, int]]:
-        """Return the names of the classes, and the number of each that stands for itself in the table."""
+        """Return the names of the classes, and the numbers of numeric classes."""
         column = next((name for name, field in self.fields.items() if field == CLASS), None)
         if column is None:
             return [], {}
@@ -116,7 +119,7 @@ class TableColumns:
         values = {row.get(column) for _, row in self._rows.take(range(len(self._rows)), [column])}
         values -= {None, ""}
         if all(map(_is_number, values)) or not all(isinstance(value, str | int) for value in values):
-            return [], {}  # of what is no class, encoding says so, with the row
+            return [], {}  # encoding reports values that are not classes, with the row
         names = sorted(str(value) for value in values)
         if len(names) > max(_FEW_CLASSES, len(self._rows) // 2):
             raise UsageError.at(
@@ -161,7 +164,7 @@ _VALUES = frozenset(name for kind in ("text", "integer", "json", "jsonl") for na
 
 
 def no_file(value: str) -> Remedy:
-    """Return what to do about a cell that names no file."""
+    """Return the remedy for a cell that names a missing file."""
     if len(value) > LONGEST or value.startswith(_BASE64):
         return Remedy(
             "write bytes in base64 as data:image/jpeg;base64,..., or as bytes into a .parquet table"
@@ -236,7 +239,7 @@ class LoadRow:
         """Return the same with classes numbered as in `classes`.
 
         Raises:
-            UsageError: The table has numbers itself, whose names stand in another order.
+            UsageError: The table has numbers itself, whose names have another order.
         """
         if not self.numbers:
             raise UsageError.at(
@@ -246,11 +249,11 @@ class LoadRow:
         return replace(self, numbers={name: number for number, name in enumerate(classes)})
 
     def where(self, path: str) -> str:
-        """Return what a cell names: relative to the table."""
+        """Return the path of a cell, relative to the table."""
         return path if "://" in path or path.startswith("/") else f"{self.base}/{path}"
 
     def leads_out(self, path: str) -> bool:
-        """Whether a cell names a URL, or something outside of the folder or prefix of the table."""
+        """Report whether a cell names a URL, or a path outside the table's folder."""
         if path.startswith("data:") or len(path) > _LONGEST_PATH:  # bytes, which no_file() explains
             return False
         full, base = self.where(path), parse_url(self.base)
@@ -264,7 +267,10 @@ class LoadRow:
         return bool(ShardPlaces.of([f"{base.uri}/"]).fault(path))
 
     def _put_rest(self, sample: dict[str, Any], rest: dict[str, Any], column: str) -> None:
-        """Put what belongs to no field into the field ``json``, beside the entries of the column of that name."""
+        """Put the values without a field into the field ``json``.
+
+        They are next to the entries of the column of that name.
+        """
         entries = sample.pop("json", {})
         if not isinstance(entries, dict):
             raise EncodeError.at(
@@ -374,14 +380,13 @@ def table(
     Args:
         urls: A ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson`` or ``.parquet`` file or object, or several Parquet files.
         options: Transport settings.
-        root: What paths of files are relative to; default the folder or prefix of the table.
-        columns: What to call columns: ``{"image_path": "jpg", "label": "cls"}``.
+        root: Base of relative paths of files; default the folder or prefix of the table.
+        columns: Field names of columns: ``{"image_path": "jpg", "label": "cls"}``.
         source_options: ``image_field`` of it counts here.
 
     Raises:
-        NotFoundError: There is no such table, or it is empty.
-        UsageError: It cannot be parsed, lacks a column of `columns`, or names pictures in a column that it does not say
-            to be one.
+        NotFoundError: The table does not exist, or is empty.
+        UsageError: It cannot be parsed, lacks a column of `columns`, or names pictures in a column without a field.
 
     Example:
         >>> import tempfile, pathlib
@@ -445,7 +450,7 @@ class TableSource(ListSource):
         return self._rows.take(positions if isinstance(kept, range) else [kept[one] for one in positions])
 
     def paths(self) -> set[str]:
-        """Return all paths that rows name, as they stand there, normalised."""
+        """Return all paths of the rows, as written there, normalised."""
         columns = sorted(self.load.files & self._rows.texts)
         rows = self._rows.take(range(len(self._rows)), columns)
         return {
@@ -453,7 +458,7 @@ class TableSource(ListSource):
         }
 
     def check_files(self) -> None:
-        """Raise `MissingFieldError` if files of this machine that rows name are not there."""
+        """Raise `MissingFieldError` if local files that rows name are missing."""
         columns = self._columns
         missing: list[tuple[int, str, str]] = []
         for number, row in (
