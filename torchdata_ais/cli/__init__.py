@@ -12,8 +12,7 @@ import sys
 import typer
 
 from torchdata_ais._util.process_end import quit_at_once
-from torchdata_ais.cli._objects import os_sentence
-from torchdata_ais.cli._output import echo
+from torchdata_ais.cli._output import echo, os_sentence
 from torchdata_ais.cli._run import ExitCodes, add_command, command_line
 from torchdata_ais.cli.convert import convert
 from torchdata_ais.cli.demo import demo, serve

@@ -21,8 +21,15 @@ import typer
 from typer.models import ArgumentInfo
 
 from torchdata_ais._util.process_end import LINE, STATUS
-from torchdata_ais.cli._objects import os_sentence
-from torchdata_ais.cli._output import as_typed, echo, names_of, place_as_typed, remedy_as_typed, shown_line
+from torchdata_ais.cli._output import (
+    as_typed,
+    echo,
+    names_of,
+    os_sentence,
+    place_as_typed,
+    remedy_as_typed,
+    shown_line,
+)
 from torchdata_ais.errors import AISError, MissingLibraryError, UsageError
 from torchdata_ais.urls import no_cluster, parse_url
 

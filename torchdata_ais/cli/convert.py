@@ -19,7 +19,6 @@ from torchdata_ais.cli._run import AsJson, Endpoint, command, goes_on, options_f
 from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 from torchdata_ais.urls.parsing import common_beginning, expand_template
-from torchdata_ais.writing.sources.files import OUTSIDE_CELL, OUTSIDE_LINK
 
 if TYPE_CHECKING:
     from torchdata_ais.writing import Conversion
@@ -245,6 +244,8 @@ def tell(done: Conversion, target: str, *, as_json: bool) -> None:
         echo(
             f"note: {count} left out ({reason}): {first.splitlines()[0] if first else 'see above'}", err=True
         )
+    from torchdata_ais.writing.sources.files import OUTSIDE_CELL, OUTSIDE_LINK
+
     if any(one.reason in (OUTSIDE_LINK, OUTSIDE_CELL) for one in done.left_out):
         echo("note: --allow-outside follows links and cells that lead out of the folder", err=True)
     for name, count, first in done.lacking:

@@ -50,7 +50,7 @@ def info(
         torchdata-ais info --read '/data/train-*.tar'
     """
     from torchdata_ais._util.files import naming, whole_file
-    from torchdata_ais.cli._objects import check_new_file
+    from torchdata_ais.cli._output import check_new_file
     from torchdata_ais.store import StoreOptions
     from torchdata_ais.writing.classes import names_for_people
 

@@ -12,8 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from torchdata_ais._util.formatting import bytes_text, count_text
-from torchdata_ais.cli._objects import check_new_file
-from torchdata_ais.cli._output import echo, echo_json, names_of, shown_line
+from torchdata_ais.cli._output import check_new_file, echo, echo_json, names_of, shown_line
 from torchdata_ais.cli._run import AsJson, Debug, Endpoint, ExitCodes, command, options_of, sentence
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
 from torchdata_ais.urls import parse_url

@@ -47,7 +47,7 @@ def watch(
         torchdata-ais watch runs/7 --every 5
         torchdata-ais watch runs/7 --page run.html
     """
-    from torchdata_ais.cli._objects import check_new_file
+    from torchdata_ais.cli._output import check_new_file
     from torchdata_ais.observe.diagnosis.rank_table import readiness_of
     from torchdata_ais.observe.diagnosis.run_folder import read_run, write_page
 
