@@ -3,8 +3,8 @@
 They serve programs that have imported neither torch nor the stages yet.
 
 Torch's import takes seconds, and much of this package needs none of it: shards are written, indexed and read without.
-So `register` imports nothing. It adds the names of the stages to torch's pipes, at once or when a program imports
-those pipes. The first use of a stage imports all of them.
+So `register` imports nothing. It puts the names where torch's pipes look for them, at once or when a program imports
+those pipes. The first use of a name imports the module of that stage, and no other stage that it does not need.
 """
 
 from __future__ import annotations
@@ -19,14 +19,46 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-NAMES = (
-    "associate", "batched", "buckets", "decode", "extract_keys", "group_samples", "info", "list_ais", "listed",
-    "load_objects", "load_tar", "map_dict", "map_sample", "map_tuple", "mix_random", "mix_round_robin",
-    "non_empty", "pack", "pipe_through", "read_samples", "rename", "rename_keys", "repeated", "resampled",
-    "rsample", "select", "shuffled", "single_node_only", "slice_samples", "split_by_node", "split_by_worker",
-    "to_tuple", "unbatched", "unlisted", "with_epoch", "with_length", "xdecode",
-)  # fmt: skip
-"""Functional names of the stages."""
+STAGES = {
+    "associate": "mapped",
+    "batched": "batched",
+    "buckets": "packed",
+    "decode": "decode",
+    "extract_keys": "fields",
+    "group_samples": "group_samples",
+    "info": "unchanged",
+    "list_ais": "list_ais",
+    "listed": "batched",
+    "load_objects": "load_objects",
+    "load_tar": "load_tar",
+    "map_dict": "mapped",
+    "map_sample": "mapped",
+    "map_tuple": "mapped",
+    "mix_random": "mixed",
+    "mix_round_robin": "mixed",
+    "non_empty": "unchanged",
+    "pack": "packed",
+    "pipe_through": "unchanged",
+    "read_samples": "read_samples",
+    "rename": "fields",
+    "rename_keys": "fields",
+    "repeated": "repeated",
+    "resampled": "resampled",
+    "rsample": "select",
+    "select": "select",
+    "shuffled": "shuffled",
+    "single_node_only": "unchanged",
+    "slice_samples": "select",
+    "split_by_node": "resampled",
+    "split_by_worker": "resampled",
+    "to_tuple": "fields",
+    "unbatched": "batched",
+    "unlisted": "batched",
+    "with_epoch": "repeated",
+    "with_length": "unchanged",
+    "xdecode": "decode",
+}
+"""Functional name -> the module of `torchdata_ais.pipes` that registers it."""
 
 _PIPES = "torch.utils.data.datapipes.datapipe"
 """Module in which torch's pipes look for names."""
@@ -43,33 +75,40 @@ def register() -> None:
 
 def _name_stages(module: ModuleType) -> None:
     functions: dict[str, Any] = module.IterDataPipe.functions
-    for name in NAMES:
-        functions.setdefault(name, _Stage(functions, name))
+    for name in STAGES:
+        functions.setdefault(name, LateStage(functions, name))
 
 
-class _Stage:
-    # Replaced by the maker of a stage when the stages are imported. Its documentation is that
-    # of the stage: torch copies it into the method.
+class LateStage:
+    """Substitute for the maker of a stage whose module is not imported yet.
+
+    The import replaces it by the maker. Its documentation is that of the stage: torch copies it into the method.
+
+    Args:
+        functions: The functional names of torch's pipes.
+        name: The functional name.
+    """
 
     def __init__(self, functions: dict[str, Any], name: str) -> None:
         self._functions = functions
         self._name = name
 
-    def _maker(self) -> Any:
-        importlib.import_module("torchdata_ais.pipes")
+    def maker(self) -> Any:
+        """Import the module of the stage, and return the maker."""
+        importlib.import_module(f"torchdata_ais.pipes.{STAGES[self._name]}")
         return self._functions[self._name]
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
-        doc: str | None = self._maker().__doc__
+        doc: str | None = self.maker().__doc__
         return doc
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self._maker())
+        return inspect.signature(self.maker())
 
     def __call__(self, source: Any, /, *arguments: Any, **named: Any) -> Any:
-        return self._maker()(source, *arguments, **named)
+        return self.maker()(source, *arguments, **named)
 
 
 class _AtImport(MetaPathFinder):

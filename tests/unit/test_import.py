@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_name_that_another_package_took_first_stays_with_it(tmp_path: Path) ->
         "import warnings\nimport torchdata_ais\nfrom torch.utils.data.datapipes.datapipe import IterDataPipe\n"
         "IterDataPipe.functions['load_tar'] = theirs = print\n"
         "with warnings.catch_warnings(record=True) as found:\n"
-        "    warnings.simplefilter('always')\n    import torchdata_ais.pipes\n"
+        "    warnings.simplefilter('always')\n    from torchdata_ais.pipes import AISFileLoader\n"
         "print(IterDataPipe.functions['load_tar'] is theirs, [str(one.message)[:30] for one in found])"
     )
     assert printed(program, tmp_path).startswith("True [\"the functional name 'load_tar'")
@@ -110,10 +111,88 @@ def test_a_torch_without_datapipes_is_one_error_that_names_a_torch_to_install(
     assert f'pip install "torch=={NEWEST_TORCH}.*"' in shown
 
 
-def test_every_stage_has_its_name_there() -> None:
+@pytest.mark.ci
+def test_the_stage_of_another_package_under_a_name_of_ours_is_refused_above_ours(tmp_path: Path) -> None:
+    program = (
+        "import functools, torchdata_ais\nfrom torch.utils.data.datapipes.datapipe import IterDataPipe\n"
+        "class Theirs(IterDataPipe):\n    def __init__(self, source):\n        self.source = source\n"
+        "IterDataPipe.functions['select'] = functools.partial(lambda cls, *source: cls(*source), Theirs)\n"
+        "from torchdata_ais.pipes import Shuffler\n"
+        "import sys; assert 'torchdata_ais.pipes.select' not in sys.modules\n"
+        "try:\n    Shuffler(Theirs([1]), 2)\nexcept ValueError as error:\n    print(type(error).__name__, error)"
+    )
+    assert printed(program, tmp_path).startswith("UsageError .select() made a __main__.Theirs, not the stage")
+
+
+def test_each_functional_name_maps_to_the_module_of_its_stage() -> None:
     kinds = [getattr(pipes, name) for name in pipes.__all__]
-    chained = {kind.functional_name for kind in kinds if issubclass(kind, Stage) and kind.functional_name}
-    assert sorted(chained) == sorted(functional.NAMES)
+    stages = {
+        kind.functional_name: kind for kind in kinds if issubclass(kind, Stage) and kind.functional_name
+    }
+    modules = {name: kind.__module__.rpartition(".")[2] for name, kind in stages.items()}
+    assert modules == functional.STAGES
+    assert list(functional.STAGES) == sorted(functional.STAGES)
+
+
+OURS = "ours = lambda: {name for name in sys.modules if name.partition('.')[0] == 'torchdata_ais'}\n"
+
+
+@pytest.mark.ci
+def test_a_stage_imports_few_modules(tmp_path: Path) -> None:
+    program = (
+        f"import json, sys, torchdata_ais\n{PIPE}{OURS}alone = ours()\n"
+        "pipe = IterableWrapper(['s.tar'])\npipe.select(len)\nselect = ours()\n"
+        "pipe.load_tar()\nprint(json.dumps([sorted(alone), sorted(select), sorted(ours())]))"
+    )
+    alone, select, load_tar = (set(names) for names in json.loads(printed(program, tmp_path)))
+    assert len(alone) <= 10
+    assert len(select) <= 40
+    assert len(load_tar) <= 90
+    parts = {".".join(name.split(".")[:2]) for name in select}
+    others = ("cli", "codecs", "index", "plan", "reading", "store", "tar", "workers")
+    assert not parts & {f"torchdata_ais.{name}" for name in others}
+    assert not {name for name in load_tar if name.startswith(("torchdata_ais.index", "torchdata_ais.plan"))}
+
+
+@pytest.mark.ci
+def test_a_functional_name_imports_its_module_and_none_before_its_use(tmp_path: Path) -> None:
+    program = (
+        f"import json, os, sys, torchdata_ais\n{PIPE}{OURS}from torchdata_ais.functional import STAGES\n"
+        "pipe = IterableWrapper([1])\n"
+        "for name, module in STAGES.items():\n"
+        "    if (child := os.fork()) == 0:\n"
+        "        assert f'torchdata_ais.pipes.{module}' not in sys.modules\n"
+        "        getattr(pipe, name)\n"
+        "        assert f'torchdata_ais.pipes.{module}' in sys.modules\n"
+        "        assert type(pipe.functions[name]).__name__ == 'StageMaker', name\n"
+        "        before = ours()\n        getattr(pipe.select(len), name)\n"
+        "        print(name, flush=True)\n        os._exit(0)\n"
+        "    assert os.waitpid(child, 0)[1] == 0, name\n"
+        "print(len(ours()))\n"
+    )
+    *names, count = printed(program, tmp_path).split()
+    assert names == list(functional.STAGES)
+    assert int(count) <= 10
+
+
+@pytest.mark.ci
+def test_dir_of_a_pipe_lists_all_stages_before_and_after_their_import(tmp_path: Path) -> None:
+    program = (
+        f"import sys, torchdata_ais\n{PIPE}{OURS}from torchdata_ais.functional import STAGES\n"
+        "pipe = IterableWrapper([1])\nbefore = len(ours())\n"
+        "print(set(STAGES) <= set(dir(pipe)), len(ours()) == before)\n"
+        "print(set(STAGES) <= set(dir(pipe.select(len))))\n"
+        "from torchdata_ais.pipes import *\nprint(set(STAGES) <= set(dir(pipe)) & set(dir(Selector([], len))))\n"
+    )
+    assert printed(program, tmp_path).split() == ["True"] * 4
+
+
+@pytest.mark.ci
+def test_a_pickled_pipe_imports_the_modules_of_its_stages(tmp_path: Path) -> None:
+    chain = "IterableWrapper([1, 2]).select(bool).batched(2)"
+    made = printed(f"import pickle, torchdata_ais\n{PIPE}print(pickle.dumps({chain}).hex())", tmp_path)
+    program = f"import pickle, sys\npipe = pickle.loads(bytes.fromhex({made.strip()!r}))\nprint(list(pipe))"
+    assert printed(program, tmp_path) == "[tensor([1, 2])]\n"
 
 
 def test_rooms_are_there_as_attributes(tmp_path: Path) -> None:

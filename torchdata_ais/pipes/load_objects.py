@@ -14,7 +14,7 @@ from torchdata_ais.pipes.base.meter import StageStats
 from torchdata_ais.pipes.base.pipe import Pipe
 from torchdata_ais.pipes.base.policy import ErrorPolicy, OnError
 from torchdata_ais.pipes.base.registry import stage
-from torchdata_ais.pipes.base.sources import StageTransport
+from torchdata_ais.pipes.base.sources import StageTransport, held_stats
 from torchdata_ais.pipes.checkpoint.load_state import place_of
 from torchdata_ais.store import BlockSource, Cluster, Retry, given_options, open_blocks
 
@@ -135,7 +135,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         return {"url": self._live[0][0]} if self._live else {}
 
     def counts(self) -> StageStats:
-        return StageStats.of_reading().add(self.stats)
+        return held_stats().add(self.stats)
 
     def _read(self, url: str, blocks: BlockSource) -> bytes:
         parts: list[bytes] = []

@@ -17,7 +17,7 @@ from torchdata_ais.pipes.base.pipe import Pipe
 from torchdata_ais.pipes.base.policy import ErrorPolicy, OnError, note_place
 from torchdata_ais.pipes.base.registry import stage
 from torchdata_ais.pipes.base.seed import EpochSeed, seed_shufflers
-from torchdata_ais.pipes.base.sources import StageTransport
+from torchdata_ais.pipes.base.sources import StageTransport, held_stats
 from torchdata_ais.pipes.base.torch_stages import stage_of
 from torchdata_ais.pipes.base.upstream import upstream
 from torchdata_ais.pipes.checkpoint.load_state import LoadState, Resume
@@ -228,7 +228,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
 
     def counts(self) -> StageStats:
         # What is read of the open shards is added when they close; until then it is only shown.
-        total = StageStats.of_reading().add(self.stats)
+        total = held_stats().add(self.stats)
         for shard in list(self._live.queue) if self._live is not None else ():
             total.refetched += shard.refetched
             if shard.blocks is not None and not shard.closed:

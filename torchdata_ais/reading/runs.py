@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from torchdata_ais.errors import (
     AISError,
@@ -22,10 +22,12 @@ from torchdata_ais.errors import (
     SampleIndexError,
     UnsupportedMemberError,
 )
-from torchdata_ais.index import IndexedSamples, SampleReference
 from torchdata_ais.samples import PlannedSample, Sample, is_apple_double, pack_place, split_name
 from torchdata_ais.tar import Link, LinkTargets, Member
 from torchdata_ais.urls import parse_url, shown_url
+
+if TYPE_CHECKING:
+    from torchdata_ais.index import IndexedSamples, SampleReference
 
 # What a member takes in memory besides its data: its records here and in the sample, the dictionary that links are
 # looked up in; and its name, which is kept twice, as a whole and as its field, in up to 4 bytes a character.

@@ -10,7 +10,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from torch.utils._pytree import register_pytree_node
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from torchdata_ais.codecs.handlers import Row
 from torchdata_ais.errors import UsageError
+
+if TYPE_CHECKING:
+    from torchdata_ais.codecs.handlers import Row
 
 Ragged = Literal["error", "list", "pad"]
 

@@ -17,7 +17,6 @@ from typing_extensions import Self
 
 from torchdata_ais._util.process_end import close_at_exit
 from torchdata_ais.errors.redaction import clean
-from torchdata_ais.store import held_now
 
 T = TypeVar("T")
 
@@ -236,12 +235,6 @@ class StageStats(msgspec.Struct):
             self.opened += 1
             self.first_byte_s += first_byte_s
             self.first_byte_max_s = max(self.first_byte_max_s, first_byte_s)
-
-    @classmethod
-    def of_reading(cls) -> StageStats:
-        """Return stats that count nothing but the bytes that this process holds."""
-        held, held_max = held_now()
-        return cls(held=held, held_max=held_max)
 
     def add(self, other: StageStats) -> Self:
         """Add what the same stage counted elsewhere.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from torchdata_ais._util.arguments import checked
 from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.functional import LateStage
 from torchdata_ais.pipes.base.contract import Stage
 from torchdata_ais.pipes.base.meter import StageStats, measured
 from torchdata_ais.pipes.base.pickle_check import check_sendable
@@ -165,6 +166,8 @@ class Pipe(Methods[T_co], Stage):
             maker = IterDataPipe.functions.get(name)
             if maker is not None and (error := refused_behind(self, name)) is not None:
                 return functools.partial(_refuse, error)  # what cannot stand below a plan is not even made
+            if isinstance(maker, LateStage):
+                maker = maker.maker()
             if isinstance(maker, StageMaker):
                 return functools.update_wrapper(lambda *given, **named: maker(self, *given, **named), maker)
             try:

@@ -9,13 +9,11 @@ from typing import Any, TypeVar
 
 from torchdata_ais._util.arguments import did_you_mean
 from torchdata_ais.errors import UsageError
+from torchdata_ais.functional import STAGES
 from torchdata_ais.pipes.base.contract import Stage
 from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
 
 P = TypeVar("P", bound=type)
-
-_FOREIGN: dict[str, type] = {}
-"""Functional names of ours that another package registered first -> its class."""
 
 
 def stage(name: str) -> Callable[[P], P]:
@@ -30,7 +28,6 @@ def stage(name: str) -> Callable[[P], P]:
         cls.functional_name = name  # type: ignore[attr-defined]
         owner = _owner(name)
         if owner is not None and owner.__module__.partition(".")[0] != cls.__module__.partition(".")[0]:
-            _FOREIGN[name] = owner
             warnings.warn(
                 f"the functional name {name!r} belongs to {owner.__module__}.{owner.__qualname__}; "
                 f"use the constructor {cls.__name__}(pipe, ...) instead",
@@ -114,7 +111,10 @@ def name_of(pipe: IterDataPipe[Any]) -> str:
 
 def refuse_foreign(source: IterDataPipe[Any]) -> None:
     """Raise `UsageError` if `source` was made by the stage of another package that took a name of ours."""
-    for name, owner in _FOREIGN.items():
+    if isinstance(source, Stage):
+        return
+    for name in STAGES:
+        owner = _owner(name)
         if type(source) is owner:
             raise UsageError.at(
                 f".{name}() made a {owner.__module__}.{owner.__qualname__}, not the stage of this package",

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.pipes.base.contract import Stage
+from torchdata_ais.pipes.base.meter import StageStats
 from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.pipes.base.upstream import upstream
 from torchdata_ais.store import (
@@ -16,6 +17,7 @@ from torchdata_ais.store import (
     StoreOptions,
     cluster_options,
     given_options,
+    held_now,
     options_with,
     resolve_options,
 )
@@ -122,3 +124,12 @@ def describe(source: Any) -> str:
         return repr(redact(str(source)))
     name = getattr(source, "name", None)
     return f"{type(source).__name__}({name!r})" if name else type(source).__name__
+
+
+def held_stats() -> StageStats:
+    """Return stats that count only the bytes that this process holds.
+
+    They are made here and not in `StageStats`: a stage without storage does not import the package for it.
+    """
+    held, held_max = held_now()
+    return StageStats(held=held, held_max=held_max)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
@@ -20,8 +20,11 @@ from torchdata_ais.pipes.base.graph_rewrite import with_above
 from torchdata_ais.pipes.base.pipe import IterDataPipe, ShardingFilter
 from torchdata_ais.pipes.base.seed import EpochSeed, mix_seed
 from torchdata_ais.pipes.base.upstream import upstream
-from torchdata_ais.pipes.planned.batches import drawn_above, plan_of
+from torchdata_ais.pipes.base.upstream_check import below_plan
 from torchdata_ais.samples import PlannedSample
+
+if TYPE_CHECKING:
+    from torchdata_ais.pipes.planned.stage import DrawnStage, PlannedStage
 
 
 class SharedSeed(Unchanged):
@@ -102,7 +105,13 @@ class SampleSeeds:
     def __init__(self, pipe: IterDataPipe[Any], epoch_seed: int, own_seed: int = 0) -> None:
         self.epoch_seed = epoch_seed
         self._own_seed = own_seed
-        self._plan, self._drawn = plan_of(pipe), drawn_above(pipe)
+        self._plan: PlannedStage | None = None
+        self._drawn: DrawnStage | None = None
+        if below_plan(pipe):
+            # A pipe without a plan has no use for the modules of plans: they would double what it imports.
+            from torchdata_ais.pipes.planned.batches import drawn_above, plan_of
+
+            self._plan, self._drawn = plan_of(pipe), drawn_above(pipe)
         self._last: tuple[int, int] | None = None
         _, self._instance = instances_of(sharder_above(pipe))
         # Where a sample can come twice in an epoch, its key alone would draw the same both times.

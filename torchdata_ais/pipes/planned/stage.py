@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch.utils.data import get_worker_info
 from typing_extensions import Self
@@ -16,10 +16,13 @@ from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.pipes.base.contract import Stage
 from torchdata_ais.pipes.base.seed import EpochCall, NextEpoch, mix_seed
 from torchdata_ais.pipes.base.torch_pipes import SHARDING_PRIORITIES
-from torchdata_ais.plan import Epoch, Run
-from torchdata_ais.plan.permutation import Integers
-from torchdata_ais.reading.packing import Grouping
-from torchdata_ais.reading.planned import PlannedData, PlannedReading
+from torchdata_ais.plan import Run
+
+if TYPE_CHECKING:
+    from torchdata_ais.plan import Epoch
+    from torchdata_ais.plan.permutation import Integers
+    from torchdata_ais.reading.packing import Grouping
+    from torchdata_ais.reading.planned import PlannedData, PlannedReading
 
 _NO_BATCH = 8192  # positions a step, where nobody makes batches
 
