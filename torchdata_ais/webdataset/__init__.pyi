@@ -64,10 +64,10 @@ from .handlers import ignore_and_stop as ignore_and_stop
 from .handlers import reraise_exception as reraise_exception
 from .handlers import warn_and_continue as warn_and_continue
 from .handlers import warn_and_stop as warn_and_stop
-from .pipeline import DataPipeline as DataPipeline
 from .mix import MockDataset as MockDataset
 from .mix import RandomMix as RandomMix
 from .mix import RoundRobin as RoundRobin
+from .pipeline import DataPipeline as DataPipeline
 from .shardlists import ResampledShards as ResampledShards
 from .shardlists import ShardList as ShardList
 from .shardlists import SimpleShardList as SimpleShardList
