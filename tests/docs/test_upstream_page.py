@@ -18,6 +18,7 @@ def test_the_table_on_webdatasets_page_is_the_list() -> None:
     words = {
         "https": "by https",
         "shell": "in a shell",
+        "cut": "cut shard",
         "pickle": "pickle",
         "wording": "words",
         "rewriting": "GOPEN_REWRITE",

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from waiting import is_living, until
@@ -180,12 +181,18 @@ SPELLINGS = {
 }
 
 
+def drained(items: Any) -> Any:
+    for item in items:
+        yield item["stream"].read()
+
+
 def shows(text: str) -> bool:
     return SECRET in text or "YTFiMmMz" in text
 
 
 @pytest.mark.parametrize("words", SPELLINGS.values(), ids=SPELLINGS)
-def test_a_command_shows_no_secret(words: list[str], tmp_path: Path) -> None:
+def test_a_command_shows_no_secret(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no program is there
     command = wds.Command(words)
     assert not shows(command + repr(command) + str([command]) + f"{command!r:>5}")
     assert redact(command) == command  # as errors show it
@@ -196,6 +203,16 @@ def test_a_command_shows_no_secret(words: list[str], tmp_path: Path) -> None:
             lambda text=text: list(wds.WebDataset(text.replace("{", "_"))),
             lambda text=text: list(wds.WebDataset([text], handler=wds.ignore_and_continue)),
             lambda text=text: list(wds.WebDataset([text], cache_dir=tmp_path)),
+            lambda text=text: list(wds.WebDataset(text + " {")),
+            lambda text=text: list(wds.WebDataset(text + " {0-9}")),
+            lambda text=text: list(wds.WebDataset(text + " x.json")),
+            lambda text=text: list(wds.WebDataset(iter([text]))),
+            lambda text=text: list(wds.WebDataset([text + " | zcat"])),
+            lambda text=text: list(wds.WebDataset([text + " $TOKEN"])),
+            lambda text=text: list(wds.WebDataset([f'{text} "$TOKEN"'])),
+            lambda text=text: list(wds.tarfile_samples([{"url": text}])),
+            lambda text=text: list(wds.DataPipeline([text], wds.tariterators.url_opener, drained)),
+            lambda text=text: list(wds.cache.FileCache(tmp_path)([text])),
             lambda text=text: wds.gopen(text),
             lambda text=text: wds.gopen(text, "wb"),
             lambda text=text: wds.TarWriter(text),
@@ -204,7 +221,7 @@ def test_a_command_shows_no_secret(words: list[str], tmp_path: Path) -> None:
             lambda text=text: parse_url(text),
             lambda text=text: explain(AISSourceLister([text]).load_tar()),
         ):
-            with pytest.raises(UsageError) as caught:
+            with pytest.raises((ReadError, UsageError)) as caught:
                 run()
             assert not shows(
                 f"{caught.value}{caught.value!r}{vars(caught.value)}{pickle.dumps(caught.value)!r}"
@@ -223,7 +240,8 @@ def test_a_command_that_fails_shows_no_secret(
     echo.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     missing = "The command .* is not there|ended with status 3"
-    for command in (wds.Command(words), wds.Command(["echo", *words[1:]])):
+    echoed = ["echo", *words[1:]]
+    for command in (wds.Command(words), wds.Command(echoed), f"pipe:{shlex.join(echoed)}"):
         with pytest.raises(ReadError, match=missing) as caught:
             list(wds.WebDataset([command]))
         assert not shows(f"{caught.value}{vars(caught.value)}")

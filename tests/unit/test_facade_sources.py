@@ -117,30 +117,6 @@ def test_a_cache_needs_its_folder(tmp_path: Path, shards: list[str]) -> None:
     assert len(list(wds.WebDataset(shards, cache_dir=tmp_path, cache_size=1e9))) == 4
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "cat a.tar",
-        "cat a.tar | tar c",
-        "cat $(id)",
-        "curl -s -L http://h/s.tar",
-        "aws s3 cp s3://b/s.tar -",
-        "touch made",
-        "cat 'a",
-        "",
-    ],
-)
-def test_a_command_as_text_is_never_run_whatever_the_handler(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A list of shards is data: a program that wants a command passes a Command."""
-    monkeypatch.chdir(tmp_path)
-    pipeline = wds.DataPipeline([f"pipe:{command}"], wds.tarfile_to_samples(handler=wds.ignore_and_continue))
-    with pytest.raises(UsageError, match=r"no text is run.*Command\(\["):
-        list(pipeline)
-    assert not Path("made").exists()
-
-
 def test_single_steps_give_what_the_whole_gives(shards: list[str]) -> None:
     urls = [{"url": url} for url in shards]
     files = list(wds.tariterators.tar_file_expander(wds.tariterators.url_opener(urls)))

@@ -23,7 +23,7 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.errors.redaction import redact
-from torchdata_ais.urls.location import OBJECTS_PATH, PROVIDERS, Location, ObjectURL, no_cluster
+from torchdata_ais.urls.location import OBJECTS_PATH, PROVIDERS, Location, ObjectURL, no_cluster, shown_url
 
 
 def parse_url(url: str | Location) -> Location:
@@ -58,7 +58,7 @@ def _parse(url: str) -> Location:
         return Location("stdin", "-")
     if url.startswith("pipe:"):
         raise UsageError.at(
-            "expected a URL or a path, got a command, and no text is run",
+            "expected a URL or a path, got the text of a command, which is not run here",
             todo="pass the URL or path of the data itself, or to torchdata_ais.webdataset a command of the program:"
             ' Command(["zcat", "s.tar.gz"])',
             url=url,
@@ -186,7 +186,7 @@ def expand_template(template: str) -> Iterator[str]:
     if slip:
         begin, end = _NUMBERS.findall(slip[0])
         raise UsageError.at(
-            f"{slip[0]} in the template {template!r} is no range",
+            f"{slip[0]} in the template {shown_url(template)!r} is no range",
             todo=f"write {{{begin}..{end}}}, with two dots, and no other sign or blank",
         )
     try:
@@ -195,7 +195,7 @@ def expand_template(template: str) -> Iterator[str]:
     except UnbalancedBracesError:
         pass  # its text has no more than the template, with its secrets
     raise UsageError.at(
-        f"the braces of the template {template!r} do not match", todo="write name-{000..099}.tar"
+        f"the braces of the template {shown_url(template)!r} do not match", todo="write name-{000..099}.tar"
     )
 
 

@@ -29,8 +29,8 @@ from torchdata_ais.store import (
 from torchdata_ais.store.objects.cache import delete_oldest
 from torchdata_ais.store.objects.files import open_error
 from torchdata_ais.urls import Location, ObjectURL, parse_url
-from torchdata_ais.webdataset.commands import Command, named_by
-from torchdata_ais.webdataset.gopen import gopen
+from torchdata_ais.webdataset.commands import PREFIX, named_by, with_commands
+from torchdata_ais.webdataset.gopen import open_stream
 from torchdata_ais.webdataset.handlers import Handler, handled, reraise_exception
 from torchdata_ais.webdataset.left_out import explaining
 
@@ -112,11 +112,11 @@ class StreamingOpen:
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         """Open one shard after the other."""
-        return handled(map(named_by, urls), self._open, self.handler, "url_opener")
+        return handled(map(named_by, with_commands(urls)), self._open, self.handler, "url_opener")
 
     def get_file(self, url: str) -> str | None:
         """Return the file with the shard; None for a shard that is in none."""
-        if url.startswith("pipe:"):  # also a `Command`
+        if url.startswith(PREFIX):  # also a `Command`
             return None
         place = parse_url(url)
         return place.name if place.kind == "file" else None
@@ -124,7 +124,7 @@ class StreamingOpen:
     def _open(self, url: str) -> dict[str, Any]:
         path = self.get_file(url)
         if path is None:
-            return {"url": url, "stream": gopen(url)}
+            return {"url": url, "stream": open_stream(url)}
         try:
             stream = open_regular(path)
         except (OSError, ValueError) as error:
@@ -173,7 +173,7 @@ class FileCache(StreamingOpen):
     def get_file(self, url: str) -> str | None:
         """Return the file with the shard, fetched if it is an object; None for a shard that is not kept."""
         path = super().get_file(url)
-        if path is None and not isinstance(url, Command):
+        if path is None and not url.startswith(PREFIX):
             kept = self._cache.fetch(url, cluster_options(self.options))
             path = None if kept is None else str(kept[0])
             if path is not None and self.validator is not None and not self.validator(path):

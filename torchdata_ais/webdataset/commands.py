@@ -1,8 +1,10 @@
-"""Commands that print a shard. They are run without a shell, and only if the program passes a `Command`."""
+"""Commands that print a shard, from ``pipe:`` URLs and word lists of the program; no shell is used."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,11 +16,27 @@ from typing import IO, Any
 from typing_extensions import Self
 
 from torchdata_ais.errors import ReadError, UsageError
-from torchdata_ais.errors.redaction import redact_command, without_words
+from torchdata_ais.errors.redaction import MASK, redact_command, without_words
 from torchdata_ais.pipes.checkpoint.load_state import url_of
 from torchdata_ais.urls import parse_url
 from torchdata_ais.webdataset import utils
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
+
+PREFIX = "pipe:"
+
+# Text up to the first sign that only a shell understands. Signs in single quotes and after a backslash are plain, and
+# so are "~" and "#" inside of a word. Double quotes do not protect "$" and "`".
+_PLAIN_TEXT = re.compile(
+    r"""(?: [^'"\\|&;<>()$`*\n\r~\#] | (?<=\S)[~\#] | \\[^\n\r] | '[^']*' | "(?:[^"\\$`] | \\[^\n$`])*" )*""",
+    re.VERBOSE,
+)
+_OPERATOR = re.compile(r"\|\||&&|>>|<<|\$\(|.", re.DOTALL)
+_HIDES_ERRORS = re.compile(r"\|\|[ \t]*true")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_SHELL_WORD = re.compile(
+    r"[!.{}]|alias|case|cd|eval|exec|export|for|function|if|set|source|ulimit|umask|unset|until|while"
+)
+_TODO = "put a URL in quotes, or pass Command([...]) with the words of one program, which may be your own"
 
 
 def refuse_local_file(url: str) -> None:
@@ -36,13 +54,14 @@ def refuse_local_file(url: str) -> None:
 
 
 class Command(str):
-    """A shard that a command prints: what takes the place of ``pipe:`` URLs, for programs, not for data.
+    """A shard that a command prints, as a list of words.
 
-    The command is given as a list of words and run without a shell. The text of a ``pipe:`` URL is never run, since it
-    may come from data. Samples, errors and logs show it by `torchdata_ais.errors.redaction.redact_command`: without
-    queries of URLs, values of options and secrets. What it prints goes to a temporary file
-    (``TMPDIR``) first: of a command that fails no sample is passed on. It runs in a process group of its own, which is
-    ended with the command, after `timeout`, on Ctrl-C, and when the process that wants the shard is gone.
+    It is run without a shell. The text of a ``pipe:`` URL becomes a command where the program passes it itself: see
+    `from_text` and `with_commands`. Samples, errors and logs show it by
+    `torchdata_ais.errors.redaction.redact_command`: without queries of URLs, values of options and secrets. What it
+    prints goes to a temporary file (``TMPDIR``) first: of a command that fails no sample is passed on. It runs in a
+    process group of its own, which is ended with the command, after `timeout`, on Ctrl-C, and when the process that
+    wants the shard is gone.
 
     Args:
         words: Program and arguments.
@@ -52,7 +71,7 @@ class Command(str):
         None to speak of; on disk the size of one shard.
 
     Raises:
-        UsageError: No list of words.
+        UsageError: No list of words, or a word contains a null character.
 
     Example:
         >>> Command(["zcat", "s.tar.gz"])
@@ -68,14 +87,40 @@ class Command(str):
 
     def __new__(cls, words: Sequence[str], timeout: float = 600.0) -> Self:
         """Return the command as a URL that shows it, without its secrets."""
-        if isinstance(words, str) or not words or not all(isinstance(word, str) for word in words):
+        if (
+            isinstance(words, str)
+            or not words
+            or not all(isinstance(word, str) and "\0" not in word for word in words)
+        ):
             raise UsageError.at(
                 "expected a command as a list of words", todo='write Command(["zcat", "s.tar.gz"])'
             )
-        self = super().__new__(cls, f"pipe:{redact_command(words)}")
+        self = super().__new__(cls, f"{PREFIX}{redact_command(words)}")
         self.words = tuple(words)
         self.timeout = timeout
         return self
+
+    @classmethod
+    def from_text(cls, text: str, timeout: float = 600.0) -> Self:
+        """Return the command of a ``pipe:`` URL, split into words as a shell splits them.
+
+        A trailing ``|| true``, which hides errors, is left out.
+
+        Args:
+            text: The URL. It must come from the program: never pass text from data here.
+            timeout: Seconds the command may take.
+
+        Raises:
+            UsageError: Only a shell understands the text, or it is empty.
+
+        Example:
+            >>> Command.from_text("pipe:curl -s 'http://host/s.tar?a=1&b=2' || true").words
+            ('curl', '-s', 'http://host/s.tar?a=1&b=2')
+            >>> Command.from_text("pipe:cat s.tar.gz | zcat")
+            Traceback (most recent call last):
+            torchdata_ais.errors.UsageError: Expected a command that needs no shell, got '|' outside of quotes. ...
+        """
+        return cls(_words_of(text), timeout)
 
     def __reduce__(self) -> tuple[type[Self], tuple[tuple[str, ...], float]]:
         return type(self), (self.words, self.timeout)
@@ -143,6 +188,74 @@ os._exit(status if status >= 0 else 128 - status)
 """
 
 
+def _words_of(text: str) -> list[str]:
+    command = text.removeprefix(PREFIX).strip(" \t\r\n")
+    found = _PLAIN_TEXT.match(command)
+    plain = found[0] if found else ""
+    rest = command[len(plain) :]
+    try:
+        words = shlex.split(plain if _HIDES_ERRORS.fullmatch(rest) else command)
+    except ValueError:  # a quote that is not closed, or a backslash at the end
+        raise _needs_shell(text, "an open quote or a backslash at the end") from None
+    if rest and not _HIDES_ERRORS.fullmatch(rest):
+        where = "in double quotes" if rest[0] == '"' else "outside of quotes"
+        sign = "'$' or '`'" if rest[0] == '"' else repr((_OPERATOR.match(rest) or rest)[0])
+        raise _needs_shell(text, f"{sign} {where}")
+    if not words:
+        raise _needs_shell(text, "no word")
+    if _ASSIGNMENT.match(words[0]):
+        raise _needs_shell(
+            text, "a variable in the place of the program", 'pass Command(["env", "NAME=value", ...])'
+        )
+    if _SHELL_WORD.fullmatch(words[0]):
+        raise _needs_shell(text, f"{words[0]!r}, a word of the shell")
+    if any(MASK in word for word in words):
+        raise _needs_shell(
+            text, f"{MASK!r}, which takes the place of secrets in texts", "pass the original command"
+        )
+    return words
+
+
+def _needs_shell(text: str, got: str, todo: str = _TODO) -> UsageError:
+    return UsageError.at(f"expected a command that needs no shell, got {got}", todo=todo, url=text)
+
+
+def with_command(url: Any) -> Any:
+    """Return `url`, and a `Command` for the text of a ``pipe:`` URL.
+
+    Only a plain string is such text: the names in a listing are of another class, and a path is a path.
+
+    Raises:
+        UsageError: See `Command.from_text`.
+    """
+    return Command.from_text(url) if type(url) is str and url.startswith(PREFIX) else url
+
+
+def with_commands(shards: Any) -> Any:
+    """Return `shards`; of a list or tuple the copy in which each ``pipe:`` URL is a `Command`.
+
+    A list or tuple is what the program passes itself. Items of iterators, pipes, data sets and open files are
+    returned as they are, since they may come from data: readers refuse text there, and run a `Command` only.
+
+    Raises:
+        UsageError: See `Command.from_text`.
+
+    Example:
+        >>> [type(url).__name__ for url in with_commands(["pipe:cat s.tar", "s.tar"])]
+        ['Command', 'str']
+        >>> [type(url).__name__ for url in with_commands(iter(["pipe:cat s.tar"]))]
+        ['str']
+    """
+    if not isinstance(shards, list | tuple):
+        return shards
+    return [
+        {**item, "url": with_command(item["url"])}
+        if isinstance(item, Mapping) and "url" in item and "stream" not in item
+        else with_command(item)
+        for item in shards
+    ]
+
+
 def named_by(item: Any) -> str:
     """Return the URL or path that an item names: text, a path object, or a mapping with such a ``"url"``.
 
@@ -170,13 +283,13 @@ def readable(
     """Yield what can be read for each shard; a command is run when its turn comes.
 
     Args:
-        items: URLs, paths, or ``{"url": ...}``.
+        items: URLs, paths, or ``{"url": ...}``; see `with_commands` for ``pipe:``.
         names: Where the temporary file of a command is entered, with the command.
         handler: Called when a command fails.
         open_shards: How many shards the reader has open; a command needs it to be one.
         local_files: Whether local files are read even where `utils.enforce_security` is set.
     """
-    for item in items:
+    for item in with_commands(items):
         url = named_by(item)
         if not isinstance(url, Command):
             if not local_files:

@@ -11,7 +11,7 @@ from typing import IO, Any, BinaryIO, cast
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store import BlockSource, Cluster, StoreOptions, cluster_options, open_blocks
 from torchdata_ais.urls import file_fault, parse_url, redact
-from torchdata_ais.webdataset.commands import Command, refuse_local_file
+from torchdata_ais.webdataset.commands import Command, refuse_local_file, with_command
 from torchdata_ais.webdataset.left_out import explaining
 
 
@@ -63,15 +63,22 @@ class _Target(io.RawIOBase):
             self._target.publish()
 
 
+class _Output(io.BufferedReader):
+    """The output of a command. Stages do not close the streams of others: it is closed without a warning."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def _output(command: Command) -> BinaryIO:
-    output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who reads it
+    output = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with the reader
     try:
         command.run(output)
     except BaseException:
         output.close()
         raise
     output.seek(0)
-    return cast(BinaryIO, output)
+    return cast(BinaryIO, _Output(cast(io.RawIOBase, output)))
 
 
 def rewrite_url(url: str) -> str:
@@ -89,8 +96,9 @@ def gopen(
     """Open a file, object, web page or ``-`` as a binary stream.
 
     Args:
-        url: What to open, or a `Command`. A path and ``file://`` open any file that the process may read, unless
-            `utils.enforce_security` (``WDS_SECURE=1``) is set.
+        url: What to open, a `Command`, or a ``pipe:`` URL that becomes one (`Command.from_text`). A path and
+            ``file://`` open any file that the process may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is
+            set.
         mode: ``"rb"``, or ``"wb"``: what is written appears when the stream is closed.
         bufsize: Bytes read at once.
         cluster: See `torchdata_ais.store.Cluster`.
@@ -107,6 +115,11 @@ def gopen(
         ...     stream.read()
         b'abc'
     """
+    return open_stream(url if mode == "wb" else with_command(url), mode, bufsize, cluster=cluster)
+
+
+def open_stream(url: str, mode: str = "rb", bufsize: int = 8192, *, cluster: Cluster = None) -> BinaryIO:
+    """Open what `gopen` opens, except for a command as text, which may come from data here."""
     store = cluster_options(cluster)
     if mode == "wb":
         return cast(BinaryIO, _Target(url, lambda: store))

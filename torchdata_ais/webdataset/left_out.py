@@ -12,9 +12,7 @@ _SCHEMES = (
     "a table that any import can change decides what a URL runs;"
     " give open files to tariterators.tar_file_expander: {'url': name, 'stream': file}"
 )
-_PROGRAM = (
-    "no program is run to read a URL; wds.gopen reads it, and Command([...]) runs what the program names"
-)
+_PROGRAM = "no program is run to read a URL; wds.gopen reads it, and runs a pipe: URL or Command([...]) without a shell"
 _PICKLE = "it runs what lies in a file; decode(allow_pickle=True) loads pickles of your own"
 _LMDB = "it unpickles what lies in a file; WebDataset(cache_dir=) keeps shards, wds.Cached() samples"
 _ONE = "one value is decoded by wds.Decoder([])({'__key__': 'a', 'ext': data})"

@@ -23,6 +23,8 @@ from torchdata_ais.pipes.base.torch_stages import stage_of
 from torchdata_ais.pipes.base.upstream import upstream
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.webdataset import filters
+from torchdata_ais.webdataset.cache import StreamingOpen
+from torchdata_ais.webdataset.commands import with_commands
 from torchdata_ais.webdataset.currying import Stage
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.webdataset.shardlists import (
@@ -32,7 +34,7 @@ from torchdata_ais.webdataset.shardlists import (
     split_by_worker,
 )
 from torchdata_ais.webdataset.shuffling import shuffle
-from torchdata_ais.webdataset.tariterators import tarfile_samples
+from torchdata_ais.webdataset.tariterators import tar_file_expander, tarfile_samples, url_opener
 from torchdata_ais.webdataset.utils import PipelineStage, Place, passes, pytorch_worker_info, run_seed
 
 logger = logging.getLogger("torchdata_ais")
@@ -230,6 +232,8 @@ class DataPipeline(IterableDataset[Any]):
             seed_shufflers(
                 source, run_seed(0, self.runs, own=False) if place.world_size == 1 else 0, always=True
             )
+        if any(map(_opens_shards, stages)):
+            source = with_commands(source)
         items = _begin(source)
         for stage in stages:
             if function_of(stage) in SPLITS and not isinstance(stage, Stage):
@@ -303,6 +307,11 @@ def _holds_stages(items: list[Any]) -> bool:
     """Return whether a list in the first place is one of stages, not of data."""
     kinds = (IterableDataset, DataLoader, PipelineStage, list)
     return any(callable(item) or isinstance(item, kinds) for item in items)
+
+
+def _opens_shards(stage: Any) -> bool:
+    function = function_of(getattr(stage, "func", stage))
+    return isinstance(stage, StreamingOpen) or function in (tarfile_samples, tar_file_expander, url_opener)
 
 
 def _begin(source: Any) -> Any:

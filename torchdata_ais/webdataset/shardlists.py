@@ -22,7 +22,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.base.seed import mix_seed
 from torchdata_ais.urls import PROVIDERS, expand_template, parse_url
 from torchdata_ais.urls.parsing import VISIBLE_SHARD
-from torchdata_ais.webdataset.commands import Command, named_by
+from torchdata_ais.webdataset.commands import PREFIX, Command, named_by, with_command, with_commands
 from torchdata_ais.webdataset.currying import Through
 from torchdata_ais.webdataset.filters import resampled as resampled
 from torchdata_ais.webdataset.left_out import explaining
@@ -41,10 +41,10 @@ def expand_urls(urls: str) -> list[str]:
     Args:
         urls: Brace templates, joined by ``::``; ``${NAME}`` is the environment variable ``WDS_NAME``. A bucket or a
             prefix in one (``ais://bucket/train-``, ``ais://bucket/train/``), and a folder (``data/``), stand for the
-            shards in it.
+            shards in it. ``pipe:`` URLs become commands (`Command.from_text`), after their braces are expanded.
 
     Raises:
-        UsageError: An environment variable is not set, or braces do not match.
+        UsageError: An environment variable is not set, braces do not match, or a command needs a shell.
         NotFoundError: No shard in the bucket or folder.
 
     Example:
@@ -53,14 +53,17 @@ def expand_urls(urls: str) -> list[str]:
     """
     found: list[str] = []
     for part in _UNION.split(urls):
-        if part.endswith((".yaml", ".yml", ".json")):
+        if part.endswith((".yaml", ".yml", ".json")) and not part.startswith(PREFIX):
             raise UsageError.at(
                 f"{part!r} is a description of shards, which is not read here",
                 todo="list the shards: a template, a bucket, a folder, or several of them joined by ::",
             )
         template = _VARIABLE.sub(_environment, part)
         for url in expand_template(template):
-            found.extend(_listed(url) if _is_collection(url) else [url])
+            if _is_collection(url):
+                found.extend(_listed(url))
+            else:
+                found.append(with_command(url) if type(urls) is str else url)
     return found
 
 
@@ -74,7 +77,7 @@ def _environment(match: re.Match[str]) -> str:
 
 
 def _is_collection(url: str) -> bool:
-    if url.startswith("pipe:"):
+    if url.startswith(PREFIX):
         return False
     if url.endswith("/"):
         return True
@@ -89,7 +92,10 @@ def _listed(url: str) -> list[str]:
 
 
 def expand_source(source: Any, max_urls: int | None = None) -> list[str]:
-    """Return the shards of a text, a path, or an iterable of URLs, paths or ``{"url": ...}``; the first `max_urls`."""
+    """Return the shards of a text, a path, or an iterable of URLs, paths or ``{"url": ...}``; the first `max_urls`.
+
+    ``pipe:`` URLs become commands in a text, a list and a tuple: see `with_commands`.
+    """
     if isinstance(source, Command):
         return [source]
     if isinstance(source, str):
@@ -101,7 +107,7 @@ def expand_source(source: Any, max_urls: int | None = None) -> list[str]:
             f"an object of type {type(source).__name__} names no shards",
             todo="pass a string or a list of strings",
         )
-    return [named_by(item) for item in islice(source, max_urls)]
+    return [named_by(item) for item in islice(with_commands(source), max_urls)]
 
 
 class SimpleShardList(IterableDataset[dict[str, str]]):

@@ -21,9 +21,9 @@ from torchdata_ais.samples import Sample, split_name
 from torchdata_ais.store import Cluster, ObjectCache, Retry
 from torchdata_ais.urls import MemberPath, parse_url, shown_url
 from torchdata_ais.webdataset.cache import FileKeeper
-from torchdata_ais.webdataset.commands import Command, named_by, readable
+from torchdata_ais.webdataset.commands import Command, named_by, readable, with_commands
 from torchdata_ais.webdataset.currying import pipelinefilter
-from torchdata_ais.webdataset.gopen import gopen
+from torchdata_ais.webdataset.gopen import open_stream
 from torchdata_ais.webdataset.handlers import Handler, reraise_exception
 from torchdata_ais.webdataset.left_out import explaining
 
@@ -53,7 +53,7 @@ class ShardStream(io.RawIOBase):
         """Read into `buffer`; return how many bytes, 0 at the end."""
         if self._stream is None:
             self.opened = True
-            self._stream = gopen(self.url, **self._named)
+            self._stream = open_stream(self.url, **self._named)
         return int(self._stream.readinto(buffer))
 
     def close(self) -> None:
@@ -158,7 +158,8 @@ def tarfile_samples(
 
     Args:
         src: Shards: ``{"url": ...}`` or plain URLs and paths. A path and ``file://`` name any file that the process
-            may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set.
+            may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set. A ``pipe:`` URL is run if `src` is a
+            list or tuple; from other sources only `Command` objects are.
         handler: Called with what goes wrong. True goes on: without the rest of a shard that cannot be read, without
             a sample that is wrong in itself.
         select_files: Function of a (renamed) member name: whether to read it.
@@ -227,7 +228,7 @@ def url_opener(
         handler: Called with an item that names no shard.
         **named: For `gopen`.
     """
-    for item in data:
+    for item in with_commands(data):
         try:
             url = named_by(item)
         except Exception as error:  # noqa: BLE001 - the handler decides
@@ -288,7 +289,7 @@ def tar_file_expander(
         return not stop
 
     names: dict[str, str] = {}
-    for opened, items in groupby(data, key=lambda item: stream_in(item) is not None):
+    for opened, items in groupby(with_commands(data), key=lambda item: stream_in(item) is not None):
         if not opened:
             loader = AISFileLoader(
                 as_pipe(readable(items, names, handle, local_files=False)),
