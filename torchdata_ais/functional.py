@@ -100,14 +100,17 @@ class LateStage:
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
+        """Return the documentation of the stage."""
         doc: str | None = self.maker().__doc__
         return doc
 
     @property
     def __signature__(self) -> inspect.Signature:
+        """Return the signature of the stage."""
         return inspect.signature(self.maker())
 
     def __call__(self, source: Any, /, *arguments: Any, **named: Any) -> Any:
+        """Import the module of the stage, and make the stage."""
         return self.maker()(source, *arguments, **named)
 
 
