@@ -211,7 +211,7 @@ class ObjectCache:
     On each request the file is checked before use: its type, its size, and with ``verify=True`` its checksum. It is
     read twice then, the second time from the page cache. A damaged file, or anything else in its place, is deleted
     and fetched again, once. With ``verify=False``, and without a stored checksum (web files, buckets without
-    checksums, crc32c), only the size is compared: other bytes of the same number are not detected.
+    checksums, crc32c), the size alone is compared: other bytes of the same number are not detected.
 
     A folder that cannot be written to, or is full, is a `UsageError`: it is never skipped as if a shard were bad.
 
