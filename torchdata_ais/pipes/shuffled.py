@@ -152,7 +152,7 @@ def shuffled_through(buffer: Reservoir, source: Iterator[Any], bufsize: int, ini
     """
     for item in source:
         buffer.put(item)
-        # Two in, one out: the buffer grows from `initial` to `bufsize` without a wait at the start.
+        # Two in, one out: the buffer grows from `initial` to `bufsize` while items are yielded.
         if len(buffer.items) < bufsize:
             more = next(source, _END)
             if more is not _END:

@@ -328,7 +328,7 @@ class LoadState:
         The origins are objects; downstream stages hold the samples.
         """
         places = array("Q", (*held, *self.held))
-        # The shard opened ahead was taken from the order, but none of it was read: it counts as left.
+        # The shard opened ahead was taken from the order, but no sample of it was yielded: it counts as left.
         return ReaderState(
             *self._order.save(last_is_left=self.ahead is not None),
             [
