@@ -1,5 +1,6 @@
-"""The stages: one `IterDataPipe` a file, or a few of a kind, each a thin layer over the packages below.
+"""The stages, one `IterDataPipe` or a few of a kind per file.
 
+Each is a thin layer over the packages below.
 Each class is imported on first use, and with it the module that registers its functional name (``.load_tar()``, ...).
 """
 

@@ -135,8 +135,9 @@ class Batcher(SlotBatcher):
 
 @stage("unbatched")
 class Unbatcher(Pipe[Any]):
-    """Take batches of columns apart (``.unbatched()``): the reverse of ``.batched(n)``.
+    """Take batches of columns apart (``.unbatched()``).
 
+    The reverse of ``.batched(n)``.
     (``.unbatch()`` is torch's: it flattens lists.)
 
     Args:
@@ -154,7 +155,7 @@ class Unbatcher(Pipe[Any]):
         One batch.
 
     Raises:
-        UsageError: Columns of different lengths, or an item that is no batch.
+        UsageError: Columns of different lengths, or an item that is not a batch.
 
     Example:
         >>> list(Unbatcher([([0, 1], ["a", "b"]), ([2], ["c"])]))
@@ -212,7 +213,9 @@ def _row(column: Any, index: int) -> Any:
 
 @stage("listed")
 class ListBatcher(Pipe[list[Any]]):
-    """Put `batchsize` items into a list (``.listed(64)``), without making columns of them.
+    """Put `batchsize` items into a list (``.listed(64)``).
+
+    No columns are made of them.
 
     Args:
         source: Pipe of anything.
@@ -260,7 +263,10 @@ class ListBatcher(Pipe[list[Any]]):
 
 
 def listed(items: Iterable[Any], batchsize: int = 20, partial: bool = True) -> Iterator[list[Any]]:
-    """Yield lists of `batchsize` items; the last one may be shorter, or is left out if `partial` is False."""
+    """Yield lists of `batchsize` items.
+
+    The last one may be shorter, or is left out if `partial` is False.
+    """
     if batchsize < 1:
         raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
     yield from lists_of(items, batchsize, partial)
@@ -268,7 +274,9 @@ def listed(items: Iterable[Any], batchsize: int = 20, partial: bool = True) -> I
 
 @stage("unlisted")
 class Unlister(Pipe[Any]):
-    """Yield the items of lists (``.unlisted()``): the reverse of ``.listed(n)``.
+    """Yield the items of lists (``.unlisted()``).
+
+    The reverse of ``.listed(n)``.
 
     Args:
         source: Pipe of lists.
@@ -283,7 +291,7 @@ class Unlister(Pipe[Any]):
         One list.
 
     Raises:
-        UsageError: An item is no list.
+        UsageError: An item is not a list.
 
     Example:
         >>> list(Unlister([[0, 1], [], [2]]))

@@ -41,12 +41,12 @@ _Outcome = tuple[Any, "Exception | None"]
 
 
 class _Running(NamedTuple):
-    """What an iteration needs.
+    """State of one iteration.
 
     Attributes:
         places: Of the samples that are under way in threads.
         seeds: What random crops follow from; None if there are none.
-        rows: Where images of one size are put, if somebody has said so.
+        rows: Destination of images of one size, if set.
     """
 
     places: deque[int]
@@ -54,7 +54,10 @@ class _Running(NamedTuple):
     rows: BatchRows | None
 
     def seed_of(self, sample: Any) -> int | None:
-        """Return the seed for a sample: another one than ``.map_sample(rng=True)`` has, or both would draw alike."""
+        """Return the seed for a sample.
+
+        It differs from the seed of ``.map_sample(rng=True)``, or both would draw the same numbers.
+        """
         return None if self.seeds is None else mix_seed(self.seeds.of(sample), "crop")
 
     def row(self) -> Row | None:
@@ -72,7 +75,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
             functions ``(field, bytes) -> value or None``; the first that gives a value wins, then the field table
             (text, class, json, npy, ...). None at all means the table and images to PIL.
         only: Fields to decode; the others stay bytes.
-        partial: Whether values that are no bytes (decoded before) pass unchanged instead of being an error.
+        partial: Whether values other than bytes (decoded before) pass unchanged instead of being an error.
         threads: Decode in that many threads; order is kept. The image libraries let go of
             Python's lock.
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the whole sample is skipped.
@@ -100,7 +103,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
     Raises:
         DecodeError: Names key, field, URL, offset and cause. An image of more than ``max_pixels=`` is one.
         UsageError: A spec that does not exist, or whose library is not installed, when the pipe is built; a pickle
-            that is not allowed, or a value that is no bytes, with the first sample. Never skipped.
+            that is not allowed, or a value other than bytes, with the first sample. Never skipped.
 
     Example:
         >>> pipe = SampleDecoder([{"__key__": "a", "cls": b"3", "json": b"[1, 2]", "raw": b"x"}])
@@ -205,6 +208,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
         try:
             while True:
+                # The limit on submitted parts bounds the memory; the oldest part is awaited first, for order.
                 while failure is None and len(parts) < _PARTS * self._threads:
                     part: list[_Task] = []
                     try:
@@ -259,9 +263,10 @@ _DEFAULTS: tuple[_Rule, ...] = (("*.bin", _read), ("*.txt", _read_text))
 
 @stage("xdecode")
 class StreamDecoder(EachItem[Any]):
-    """Decode fields with functions that take a stream (``.xdecode(("*.npy", numpy.load), raw=False)``).
+    """Decode fields with functions that take a stream (``.xdecode(...)``).
 
-    A pattern (of `fnmatch`, in lower case) is compared with the field's name in lower case, without what stands
+    For example ``.xdecode(("*.npy", numpy.load), raw=False)``.
+    A pattern (of `fnmatch`, in lower case) is compared with the field's name in lower case, without the part
     before the last slash, as it is and with a dot before it: ``*.txt`` matches ``txt`` and ``left.txt``. Nothing is
     unpickled unless a function of yours does it.
 
@@ -286,7 +291,7 @@ class StreamDecoder(EachItem[Any]):
 
     Raises:
         DecodeError: No rule for a field, or its function failed; names key, field, URL and cause.
-        UsageError: An item is no dict; a rule is no pattern with a function of one value.
+        UsageError: An item is not a dict; a rule is not a pattern with a function of one value.
 
     Example:
         >>> list(StreamDecoder([{"__key__": "a", "txt": b"cat", "n": b"7"}], n=lambda stream: int(stream.read())))

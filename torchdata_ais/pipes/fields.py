@@ -50,7 +50,7 @@ _USUAL = {"label": "cls", "target": "cls", "class": "cls", "caption": "txt", "te
 
 
 def _instead(sample: Mapping[str, Any], spec: str) -> str:
-    """Return what to write instead of `spec`: alternatives, if that is a picture of another format."""
+    """Return alternatives for `spec`, if that is a picture of another format."""
     wanted = spec.split(";")
     plain = wanted[0].strip("., ").lower()
     if plain != wanted[0] and plain in sample:
@@ -147,7 +147,7 @@ class TupleMaker(EachItem[tuple[Any, ...]]):
         self._policy.at_end(self.stats, "to_tuple")
 
     def _other(self, sample: Mapping[str, Any], spec: str) -> Any:
-        """Return what stands for a spec that is no field of the sample by itself."""
+        """Return the value for a spec that is not itself a field of the sample."""
         try:
             return first_field(sample, spec)
         except MissingFieldError:
@@ -174,7 +174,9 @@ def _no_sample(item: Any) -> UsageError:
 
 @stage("extract_keys")
 class KeyExtractor(EachItem[Any]):
-    """Pick the fields that match patterns as a tuple (``.extract_keys("*.jpg;*.png", "*.cls")``).
+    """Pick the fields that match patterns as a tuple (``.extract_keys()``).
+
+    For example ``.extract_keys("*.jpg;*.png", "*.cls")``.
 
     Args:
         source: Pipe of samples.
@@ -197,7 +199,7 @@ class KeyExtractor(EachItem[Any]):
     Raises:
         MissingFieldError: A pattern matched nothing.
         DuplicateFieldError: A pattern matched two fields.
-        UsageError: An item is no dict.
+        UsageError: An item is not a dict.
 
     Example:
         >>> list(KeyExtractor([{"__key__": "a", "png": 1, "cls": 2}], "*.jpg;*.png", "cls"))
@@ -287,7 +289,7 @@ class Renamer(EachItem[Any]):
 
     Raises:
         MissingFieldError: None of the alternatives is there.
-        UsageError: An item is no dict.
+        UsageError: An item is not a dict.
 
     Example:
         >>> list(Renamer([{"__key__": "a", "png": 1, "cls": 2}], image="jpg;png"))
@@ -332,9 +334,9 @@ class Renamer(EachItem[Any]):
 
 @stage("rename_keys")
 class KeyRenamer(EachItem[Any]):
-    """Give the fields that match a pattern another name (``.rename_keys(image="*png", label="cls")``).
+    """Rename fields that match a pattern (``.rename_keys(image="*png")``).
 
-    A pattern (of `fnmatch`, in lower case) is compared with the field's name in lower case, without what stands
+    A pattern (of `fnmatch`, in lower case) is compared with the field's name in lower case, without the part
     before the last slash. Mind that ``*.jpg`` matches ``left.jpg``, but not ``jpg``.
 
     Args:
@@ -359,7 +361,7 @@ class KeyRenamer(EachItem[Any]):
     Raises:
         MissingFieldError: A pattern matched nothing.
         DuplicateFieldError: Two fields would get one name.
-        UsageError: An item is no dict.
+        UsageError: An item is not a dict.
 
     Example:
         >>> sample = {"__key__": "a", "left.png": 1, "cls": 2}

@@ -36,7 +36,7 @@ class TarSampleGrouper(Pipe[Sample]):
             order and names may stand in between.
         require: Fields every sample must have (alternatives by ``;``: ``"jpg;png"``); a sample without one is a
             `MissingFieldError`.
-        adjacent: A key that comes back later in its shard is an error (``"error"``), or a sample of its own
+        adjacent: A key that comes back later in its shard is an error (``"error"``), or a separate sample
             (``"split"``, as webdataset does in silence).
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the whole sample is skipped.
         max_errors: How many samples to give up: a count, or a share of all.
@@ -133,7 +133,10 @@ class TarSampleGrouper(Pipe[Sample]):
         self._policy.at_end(stats, "group_samples")
 
     def _most_seen(self) -> int:
-        """Return of how many shards keys are kept: twice as many as may be under way at the same time."""
+        """Return the number of shards whose keys are kept.
+
+        That is twice as many as may be under way at the same time.
+        """
         return 2 * (sum(stage_of(pipe).reads for pipe in upstream(self)) or _OPEN_SHARDS)
 
     def _check(self, sample: Sample, url: str, run: Run) -> None:

@@ -1,4 +1,7 @@
-"""``.list_ais()``: buckets, object groups, prefixes and templates to object URLs."""
+"""``.list_ais()``: buckets, groups, prefixes and templates to URLs.
+
+The groups are object groups, and the URLs those of objects.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ SourceKey = int | str
 
 
 class _Sources:
-    """Holds the sources out of torch's sight: it would pickle a list of buckets at each look at the graph."""
+    """Holds the sources out of torch's sight.
+
+    torch would pickle a list of buckets at each look at the graph.
+    """
 
     def __init__(self, items: list[Any]) -> None:
         self.items = items
@@ -65,7 +71,7 @@ class AISSourceLister(Pipe[str]):
 
     Yields:
         `ObjectURL`: the object's http URL, a ``str`` with ``.size``, ``.checksum`` and ``.version`` where the listing
-        knew them. Names that are no shards are yielded, too: leave them out with ``regex=r"\.tar$"``.
+        knew them. Names of other objects are yielded, too: leave them out with ``regex=r"\.tar$"``.
 
     Order:
         Sources in the order given; within a source by name; a template in the order of a shell.
@@ -160,7 +166,7 @@ class AISSourceLister(Pipe[str]):
             yield from self._list(source) if urls is None else urls
 
     def packed(self) -> PackedURLs | None:
-        """Return what was listed before; nothing is an error, which iterating raises."""
+        """Return the earlier listing. An empty one is an error when iterating."""
         given = None if self._given is None or self.named_by is not None else self._given.urls
         return given or None
 
@@ -181,7 +187,10 @@ class AISSourceLister(Pipe[str]):
         return {key: self._list(source) for key, source in self._keyed(sources) if key is not None}
 
     def describe_sources(self, sources: Iterable[Any] | None = None) -> list[str]:
-        """Return, for each source, what says which objects it stands for: nothing secret, and no endpoint."""
+        """Return the identity of the objects of each source.
+
+        It contains neither secrets nor endpoints.
+        """
         how = "".join(f" {said}" for said in self._how())
         return [
             (redact(str(source)) if isinstance(source, (str, Path)) else describe(source)) + how

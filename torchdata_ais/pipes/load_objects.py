@@ -21,8 +21,9 @@ from torchdata_ais.store import BlockSource, Cluster, Retry, given_options, open
 
 @stage("load_objects")
 class AISObjectLoader(Pipe[tuple[str, bytes]]):
-    """Read whole objects (``.load_objects()``), each checked against its length and checksum.
+    """Read whole objects (``.load_objects()``).
 
+    Each is checked against its length and checksum.
     A sharding filter is put in front of every path that has none, as for `load_tar`.
 
     Args:

@@ -32,8 +32,9 @@ _UNKEYED_BYTES = 3 << 20  # members without a key, and extension headers
 
 @stage("load_tar")
 class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
-    """Stream tar shards and yield their members, only those of whole samples (``.load_tar()``).
+    """Stream tar shards and yield their members (``.load_tar()``).
 
+    Only members of whole samples are yielded.
     A sharding filter is put in front of every path that has none, so that ranks and workers read different
     shards. A shard is fetched, checked and parsed while it arrives; none is held whole. The members of a key are
     yielded when a member with another key follows or when the shard has ended well (end blocks there, length and
@@ -80,7 +81,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         TransportError: `ConnectError`, `ReadError`, `StallError`, `ObjectChangedError`, `NotFoundError`, `AuthError`.
         ShardError: `TruncatedShardError`, `BadHeaderError`, `ChecksumError`, `NotATarError`.
         SampleError: A sample larger than ``Safety.max_sample_bytes``.
-        UsageError: An item that is no URL; an argument that cannot work, when the pipe is made.
+        UsageError: An item that is not a URL; an argument that cannot work, when the pipe is made.
 
     Example:
         >>> from torchdata_ais.testing import write_shard
@@ -137,7 +138,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         self._resume: Resume | None = None
 
     def watched_by(self, watch: Watch) -> Self:
-        """Show the bytes and the members of what is read to somebody else, too: of one shard, read once."""
+        """Pass the bytes and members of one shard, read once, to an observer."""
         self._shard_options = replace(self._shard_options, watch=watch)
         return self
 
@@ -168,7 +169,10 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         return {"url": queue[0].name} if queue else {}
 
     def whole_runs(self) -> Iterator[tuple[str, Run]]:
-        """Yield ``(url, run)`` instead of single members: the short way for `group_samples`."""
+        """Yield ``(url, run)`` instead of single members, for `group_samples`.
+
+        This is the short way.
+        """
         return metered(self._whole_runs(), meter_of(self))
 
     def _whole_runs(self) -> Iterator[tuple[str, Run]]:

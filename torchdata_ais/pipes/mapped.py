@@ -46,7 +46,7 @@ class SampleMapper(EachItem[Any]):
         One sample.
 
     Raises:
-        UsageError: `f` is no function, or takes another number of values; when the pipe is made.
+        UsageError: `f` is not a function, or takes another number of values; when the pipe is made.
         Exception: Whatever `f` raises; its traceback names key and URL (from Python 3.11 on).
 
     Example:
@@ -103,7 +103,9 @@ class SampleMapper(EachItem[Any]):
 
 @stage("map_dict")
 class DictMapper(EachItem[Any]):
-    """Apply functions to fields of each sample (``.map_dict(jpg=augment, cls=int)``).
+    """Apply functions to fields (``.map_dict(jpg=augment, cls=int)``).
+
+    They are the fields of each sample.
 
     Args:
         source: Pipe of samples.
@@ -123,7 +125,7 @@ class DictMapper(EachItem[Any]):
 
     Raises:
         MissingFieldError: Names key, URL and the fields there are.
-        UsageError: No function given; an item is no dict.
+        UsageError: No function given; an item is not a dict.
         Exception: Whatever a function raises.
 
     Example:
@@ -158,7 +160,9 @@ class DictMapper(EachItem[Any]):
 
 @stage("map_tuple")
 class TupleMapper(EachItem[Any]):
-    """Apply the first function to the first value of each tuple, and so on (``.map_tuple(f, None, g)``).
+    """Apply functions to values of tuples (``.map_tuple(f, None, g)``).
+
+    The first function is applied to the first value, and so on.
 
     Args:
         source: Pipe of tuples or lists.
@@ -215,7 +219,10 @@ class TupleMapper(EachItem[Any]):
 
 
 class _Table:
-    """Holds a mapping out of torch's sight: it would pickle a large one at each look at the graph."""
+    """Holds a mapping out of torch's sight.
+
+    torch would pickle a large one at each look at the graph.
+    """
 
     def __init__(self, extras: Mapping[str, Mapping[str, Any]]) -> None:
         self.extras = extras
@@ -226,7 +233,9 @@ class _Table:
 
 @stage("associate")
 class Associator(EachItem[Any]):
-    """Add fields found by the sample's key (``.associate({"a": {"caption": "a cat"}})``).
+    """Add fields found by key (``.associate({"a": {"caption": "a cat"}})``).
+
+    The key is that of the sample.
 
     Args:
         source: Pipe of samples.
@@ -246,7 +255,7 @@ class Associator(EachItem[Any]):
 
     Raises:
         MissingFieldError: A sample without ``__key__``.
-        UsageError: An item is no dict, or `associator` neither mapping nor function.
+        UsageError: An item is not a dict, or `associator` neither mapping nor function.
 
     Example:
         >>> list(Associator([{"__key__": "a"}, {"__key__": "b"}], {"a": {"caption": "a cat"}}))

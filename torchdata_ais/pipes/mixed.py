@@ -1,4 +1,7 @@
-"""``.mix_round_robin()`` and ``.mix_random()``: items of several pipes, in turn or by chance."""
+"""``.mix_round_robin()`` and ``.mix_random()``: items of several pipes.
+
+They are taken in turn or at random.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,9 @@ _END = object()
 
 
 def several_pipes(source: Any, others: tuple[Any, ...]) -> list[IterDataPipe[Any]]:
-    """Return the pipes to mix: `source` and `others`, or, with no others, those in the list `source`.
+    """Return the pipes to mix: `source` and `others`.
 
+    With no others, they are those in the list `source`.
     A pipe given twice is copied: torch allows one iterator of a pipe at a time.
     """
     given = list(source) if not others and isinstance(source, (list, tuple)) else [source, *others]
@@ -41,7 +45,9 @@ def several_pipes(source: Any, others: tuple[Any, ...]) -> list[IterDataPipe[Any
 
 @stage("mix_round_robin")
 class RoundRobin(Pipe[Any]):
-    """Take one item of each pipe in turn (``a.mix_round_robin(b, c)``, ``RoundRobin([a, b, c])``).
+    """Take one item of each pipe in turn (``a.mix_round_robin(b, c)``).
+
+    ``RoundRobin([a, b, c])`` does the same.
 
     Args:
         source: A pipe, or a list of all pipes.
@@ -89,7 +95,9 @@ class RoundRobin(Pipe[Any]):
 
 @stage("mix_random")
 class RandomMix(Pipe[Any], Seeded):
-    """Take each item from a pipe chosen by chance (``a.mix_random(b, probs=[0.9, 0.1])``, ``RandomMix([a, b])``).
+    """Take items from random pipes (``a.mix_random(b, probs=[0.9, 0.1])``).
+
+    ``RandomMix([a, b])`` does the same.
 
     Args:
         source: A pipe, or a list of all pipes.

@@ -1,4 +1,7 @@
-"""``.pack()`` and ``.buckets()``: batches by the lengths of samples: laid down before any is read, or out of a pool."""
+"""``.pack()`` and ``.buckets()``: batches by the lengths of samples.
+
+They are planned before any sample is read, or taken out of a pool.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ Packs = list[list[Any]]
 
 
 class _Grouper(SlotBatcher):
-    """Gives the groups of samples that a plan has drawn for each batch; of a stream, groups of those that wait."""
+    """Gives the groups of samples that a plan has drawn for each batch.
+
+    For a stream, it gives groups of the samples that wait.
+    """
 
     def __init__(
         self, source: Any, grouping: Grouping, collation_fn: Callable[[Any], Any] | None, pool: int = 0
@@ -86,8 +92,9 @@ class _Grouper(SlotBatcher):
 
 @stage("pack")
 class Packer(_Grouper):
-    """Put samples together whose lengths fill a budget (``.pack(length="tokens", budget=4096)``).
+    """Fill batches by length (``.pack(length="tokens", budget=4096)``).
 
+    Samples are put together whose lengths fill the budget.
     Of a stream, out of a pool: the sample that has waited longest, then always the longest that fits.
     By index (below ``.read_samples()``):
 
@@ -158,8 +165,9 @@ class Packer(_Grouper):
 
 @stage("buckets")
 class Bucketer(_Grouper):
-    """Make batches of samples of similar lengths (``.buckets(length="tokens", edges=[128, 512], budget=8192)``).
+    """Make batches of samples of similar lengths (``.buckets(...)``).
 
+    For example ``.buckets(length="tokens", edges=[128, 512], budget=8192)``.
     One of the bucket up to `edge` has ``budget // edge`` samples, so that it stays within the budget with its padding.
     Of a stream a batch comes when its bucket is full. By index (below ``.read_samples()``) batches are laid down before
     a sample is read; the plan draws batches as it draws samples elsewhere: all ranks

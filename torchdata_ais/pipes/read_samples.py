@@ -1,4 +1,7 @@
-"""``.read_samples()``: samples by index, in an order that is a function of the position alone."""
+"""``.read_samples()``: samples by index.
+
+Their order is a function of the position alone.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,13 @@ from torchdata_ais.store import Cluster, ObjectCache, Retry, StoreOptions, given
 
 @stage("read_samples")
 class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
-    """Read samples by index (``.read_samples()``): any order of them, the same for any number of ranks and workers.
+    """Read samples by index (``.read_samples()``), in any order of them.
+
+    The order is the same for any number of ranks and workers.
 
     Args:
         source: A `SampleIndex`; a `Mixture` of several; the place of a stored index, as `SampleIndex.open` takes it; or
-            a lister, whose shards have their index beside them (``AISSourceLister(...).read_samples()``).
+            a lister, whose shards have their index next to them (``AISSourceLister(...).read_samples()``).
         shuffle: ``"samples"``: all samples, in an order that is another in each epoch; ``"runs"``: adjacent samples
             stay together, so that fewer requests are made; None: the stored order.
         seed: Seed of the order. A loader's counts instead, where it has one.
@@ -47,11 +52,11 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         empty: What becomes of a batch of which filters and error policies left nothing: ``"error"``, or ``"repeat"``:
             what is left of the slices of the other ranks in that step; else the nearest batch of the epoch before it,
             or after it, of which something is left. It is read again, so it is the same after a resume.
-        epoch_steps: Global batches of an epoch; the next goes on in the data where it stopped. None: all samples
+        epoch_steps: Global batches of an epoch; the next continues in the data where it stopped. None: all samples
             (or what the `Mixture` says).
         index_dir: A folder of this node that an index far away is copied to (`SampleIndex.kept_in`).
         shards_from: Of a place or a lister: further places whose shards the index may name, see `SampleIndex.open`.
-        run_bytes: Bytes of neighbours that ``"runs"`` keeps together, at most an eighth of a global batch.
+        run_bytes: Bytes of adjacent samples that ``"runs"`` keeps together, at most an eighth of a global batch.
         cluster: As for `load_tar`; default what the index was opened with. So are `prefetch_bytes` and `retry`.
         safety: As for `load_tar`: ``max_sample_bytes`` counts here.
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the sample is skipped.
@@ -140,18 +145,20 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
 
     @property
     def gives_all(self) -> bool:
-        """Whether a sample that cannot be read ends the iteration, and none is left out."""
+        """True if an unreadable sample ends the iteration: none is left out."""
         return self._policy.on_error == "raise"
 
     def told(self) -> list[str]:
-        """Return what all ranks must have been given alike."""
+        """Return the arguments that must be equal in all ranks."""
         size = [] if self.batch_size is None else [f"batch_size={self.batch_size}"]
         return [*self.data.told(), f"seed={self._seed}", *size]
 
     # Reading
 
     def compare_with_listing(self) -> None:
-        """Compare shards that nobody has read with one listing, once: loaders call it in one process of all ranks.
+        """Compare unread shards with one listing, once.
+
+        Loaders call it in one process of all ranks.
 
         Raises:
             SampleIndexError: One is not what was indexed.
@@ -207,7 +214,10 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
     # What it says of itself
 
     def stored_options(self) -> list[StoreOptions]:
-        """Return how the shards of each source are reached, and those of what is joined to them."""
+        """Return the access settings of the shards of each source.
+
+        Those of joined sources are included.
+        """
         return [self.transport.resolve_over(index.options) for index in self.data.joined.all]
 
     def effect(self) -> Effect:

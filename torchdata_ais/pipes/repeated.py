@@ -1,4 +1,7 @@
-"""``.repeated()`` and ``.with_epoch()``: a pipe iterated again and again, in an order of its own each time."""
+"""``.repeated()`` and ``.with_epoch()``: a pipe iterated several times.
+
+The order differs each time.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Passes:
         seed: The same in every rank and worker.
 
     Attributes:
-        begun: Passes begun so far.
+        begun: Number of started passes.
     """
 
     def __init__(self, source: IterDataPipe[Any], seed: int) -> None:
@@ -43,7 +46,10 @@ class Passes:
         self.begun = 0
 
     def items(self, most: int | None = None) -> Iterator[Any]:
-        """Yield the items of the next passes, at most `most` in all; a pass without items is the last."""
+        """Yield the items of the next passes, at most `most` in all.
+
+        A pass without items is the last.
+        """
         while most is None or self.begun < most:
             if self.begun:
                 reseed(self._source, mix_seed(self._seed, "pass", self.begun))
@@ -58,8 +64,9 @@ class Passes:
 
 @stage("repeated")
 class Repeater(Pipe[Any]):
-    """Go through the source several times, or without end (``.repeated(3)``, ``.repeated()``).
+    """Go through the source several times (``.repeated(3)``).
 
+    ``.repeated()`` has no end.
     (``.repeat(n)`` is torchdata's: it repeats each item.) Each pass has its own order and its own random draws, and
     the passes of all ranks and workers fit together. Before ``.load_tar()`` it repeats shards, which keeps every
     worker busy even when there are fewer shards than workers.
@@ -111,26 +118,27 @@ class Repeater(Pipe[Any]):
 
 @stage("with_epoch")
 class EpochSetter(Pipe[Any]):
-    """Make epochs of `nsamples` items out of an endless repetition of the source (``.with_epoch(10_000)``).
+    """Make epochs of `nsamples` items (``.with_epoch(10_000)``).
 
-    An epoch goes on where the last one stopped, so that short epochs reach all the data, and each pass over the
+    They are cut out of an endless repetition of the source.
+    An epoch continues where the last one stopped, so that short epochs reach all the data, and each pass over the
     source gives every item once. The number is that of all ranks and workers together: each takes
     ``nsamples // instances`` items, the first ones one more. A path without sharding filter gets one.
 
     The place in the stream lives in the worker process: with torch's `DataLoader`, set ``persistent_workers=True``.
-    Workers made anew begin a new pass instead. Items that a loader had fetched ahead when an epoch was left early
+    New workers begin a new pass instead. Items that a loader had fetched ahead when an epoch was left early
     are passed over.
 
     Args:
         source: Pipe of anything.
         nsamples: Items an epoch; samples or batches, whatever there is at this place.
-        nbatches: The same, under the name webdataset gives it behind ``.batched()``.
+        nbatches: The same, under the name webdataset gives it after ``.batched()``.
 
     Yields:
         The items.
 
     Order:
-        That of the source; the next pass begins where one ends, in an order of its own.
+        That of the source; the next pass begins where one ends, in another order.
 
     Memory:
         One item. Between two epochs the stages before it stay as they are: open shards, shuffle buffers.

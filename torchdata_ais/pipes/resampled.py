@@ -19,10 +19,10 @@ from torchdata_ais.pipes.planned.shared_seed import sharder_above
 
 @stage("resampled")
 class Resampler(Pipe[Any], Seeded):
-    """Draw items of the source at random, with replacement, without end (``.resampled()``).
+    """Draw items at random, with replacement, without end (``.resampled()``).
 
     Meant for shards, before ``.load_tar()``: all ranks and workers draw the same sequence, and the sharding filter
-    deals it out, so every worker reads shards of its own and none runs out. Give the epochs a length with
+    deals it out, so every worker reads different shards and none runs out. Give the epochs a length with
     ``.with_epoch(n)``. Samples are repeated and left out: for training, not for evaluation.
 
     Args:
@@ -35,7 +35,7 @@ class Resampler(Pipe[Any], Seeded):
         Items of the source; nothing, if it has none.
 
     Order:
-        A function of (order of the source, seed, epoch). Behind a sharding filter also of the worker.
+        A function of (order of the source, seed, epoch). After a sharding filter also of the worker.
 
     Memory:
         All items of the source.
@@ -86,8 +86,9 @@ class Resampler(Pipe[Any], Seeded):
 
 @stage("split_by_node")
 class SplitByNode(Pipe[Any]):
-    """Split shards over ranks and workers (``.split_by_node()``); makes torch's ``.sharding_filter()``.
+    """Split shards over ranks and workers (``.split_by_node()``).
 
+    It makes torch's ``.sharding_filter()``.
     Ranks and workers are split in one step, the only one for which loaders keep the shuffle before it the same
     everywhere. So ``.split_by_node()``, ``.split_by_worker()``, one after the other, or none at all before
     ``.load_tar()``, come to the same: every shard is read by exactly one worker of one rank.
@@ -112,13 +113,15 @@ class SplitByNode(Pipe[Any]):
     """
 
     def __new__(cls, source: Any) -> IterDataPipe[Any]:  # type: ignore[misc]
-        """Return a sharding filter over `source`, or `source` itself if it has one."""
+        """Return a sharding filter over `source`, or a `source` that has one."""
         return ensure_sharded(as_pipe(source))
 
 
 @stage("split_by_worker")
 class SplitByWorker(SplitByNode):
-    """Split shards over ranks and workers (``.split_by_worker()``): another name of `SplitByNode`.
+    """Split shards over ranks and workers (``.split_by_worker()``).
+
+    Another name of `SplitByNode`.
 
     Args:
         source: Pipe of shards.

@@ -1,4 +1,7 @@
-"""``.select()``, ``.rsample()``, ``.slice_samples()``: some of the items: by a function, by chance, by number."""
+"""``.select()``, ``.rsample()``, ``.slice_samples()``: some of the items.
+
+They are chosen by a function, at random, or by number.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +68,9 @@ class Selector(EachItem[Any]):
 
 @stage("rsample")
 class Subsampler(EachItem[Any]):
-    """Keep each item with probability `p` (``.rsample(0.1)``): samples, or shards before they are read.
+    """Keep each item with probability `p` (``.rsample(0.1)``).
 
+    Items are samples, or shards before they are read.
     Whether a sample is kept depends on its key (a shard: on its URL), the seed and the epoch: the same samples for
     any number of ranks and workers, others in each epoch. Below ``.read_samples()`` it is the draw of its source that
     counts instead of the key. Items without a key are drawn one after the other.
@@ -117,7 +121,7 @@ class Subsampler(EachItem[Any]):
 
 @stage("slice_samples")
 class Slicer(Pipe[Any]):
-    """Take a slice of the stream, as `itertools.islice` does (``.slice_samples(100)``).
+    """Take a slice, as `itertools.islice` does (``.slice_samples(100)``).
 
     (``.slice()`` is torchdata's: it cuts inside each item.) Each worker counts its own items: with four workers
     ``.slice_samples(100)`` gives up to 400. For an exact number over all workers: ``.with_epoch(n)``.

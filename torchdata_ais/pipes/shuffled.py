@@ -26,7 +26,7 @@ class Shuffler(Pipe[Any], Seeded):
     first item does not wait for the whole buffer.
 
     Args:
-        source: Pipe of anything; put it behind `group_samples` and before decoding, where items are small.
+        source: Pipe of anything; put it after `group_samples` and before decoding, where items are small.
         bufsize: Items in the buffer. More mixes better.
         initial: Items to have before the first is given out; default ``min(bufsize, 100)``. ``initial=bufsize``
             mixes the first items as well as the later ones.
@@ -118,7 +118,7 @@ class Shuffler(Pipe[Any], Seeded):
 
 
 class Reservoir:
-    """The buffer: items, and beside each its place in the data set for checkpoints."""
+    """The buffer: items, each with its place in the data set for checkpoints."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -131,7 +131,10 @@ class Reservoir:
         self.places.append(getattr(item, "place", -1))
 
     def take(self) -> Any:
-        """Remove and return a random item in constant time: the last one takes its place."""
+        """Remove and return a random item in constant time.
+
+        The last one takes its place.
+        """
         items, places = self.items, self.places
         index = int(self.rng.random() * len(items))
         item = items[index]
@@ -143,9 +146,13 @@ class Reservoir:
 
 
 def shuffled_through(buffer: Reservoir, source: Iterator[Any], bufsize: int, initial: int) -> Iterator[Any]:
-    """Yield the items of `source` in the order in which `buffer` gives them out; two are taken in while it fills."""
+    """Yield the items of `source` in the order of `buffer`.
+
+    Two are taken in while it fills.
+    """
     for item in source:
         buffer.put(item)
+        # Two in, one out: the buffer grows from `initial` to `bufsize` while items are yielded.
         if len(buffer.items) < bufsize:
             more = next(source, _END)
             if more is not _END:

@@ -1,4 +1,7 @@
-""".info(), .non_empty(), .single_node_only(), .with_length() and .pipe_through()."""
+"""Stages that pass items on unchanged, as ``.info()``, ``.non_empty()``.
+
+Also ``.single_node_only()``, ``.with_length()`` and ``.pipe_through()``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from torchdata_ais.state import StageState
 
 @stage("info")
 class InfoPrinter(Unchanged):
-    """Write some of the samples that pass to a text stream (``.info()``), to see what a pipeline makes.
+    """Write some of the passing samples to a text stream (``.info()``).
+
+    They show the output of a pipeline.
 
     Args:
         source: Pipe of anything.
@@ -95,7 +100,9 @@ class InfoPrinter(Unchanged):
 
 @stage("non_empty")
 class NonEmpty(Unchanged):
-    """Pass items on, and raise if there are none at all (``.non_empty()``); each worker looks at its own.
+    """Pass items on, and raise if there are none at all (``.non_empty()``).
+
+    Each worker checks its own.
 
     Args:
         source: Pipe of anything.
@@ -139,7 +146,7 @@ class NonEmpty(Unchanged):
 
 @stage("single_node_only")
 class SingleNodeOnly(Unchanged):
-    """Pass items on, but raise if there are several ranks (``.single_node_only()``).
+    """Pass items on, and raise for several ranks (``.single_node_only()``).
 
     Args:
         source: Pipe of anything.
@@ -178,8 +185,9 @@ class SingleNodeOnly(Unchanged):
 
 @stage("with_length")
 class LengthSetter(Unchanged):
-    """Say that the stream has `n` items (``.with_length(n)``), for frameworks that ask with ``len()``.
+    """Set the length of the stream to `n` items (``.with_length(n)``).
 
+    It is for frameworks that call ``len()``.
     It changes nothing else: the stream is as long as it is. To make it that long: ``.with_epoch(n)``.
 
     Args:
@@ -214,7 +222,9 @@ class LengthSetter(Unchanged):
 
 @stage("pipe_through")
 class PipeThrough(Pipe[Any]):
-    """Make a stage of a function from an iterator to an iterator (``.pipe_through(f)``): webdataset's ``.pipe``.
+    """Make a stage of a function of an iterator (``.pipe_through(f)``).
+
+    The function returns an iterator. This is webdataset's ``.pipe``.
 
     Args:
         source: Pipe of anything.
@@ -223,7 +233,7 @@ class PipeThrough(Pipe[Any]):
 
     Yields:
         What the iterable that `f` returns yields. It may drop, repeat and reorder; a checkpoint cannot see through
-        it, so a loader asked for its state names this stage.
+        it, so a request for a loader's state names this stage.
 
     Order:
         As `f` makes it.
@@ -232,7 +242,7 @@ class PipeThrough(Pipe[Any]):
         What `f` holds.
 
     Raises:
-        UsageError: `f` is no function, or returned nothing to iterate.
+        UsageError: `f` is not a function, or returned nothing to iterate.
         Exception: Whatever `f` raises; the epoch is over then.
 
     Example:

@@ -1,8 +1,9 @@
-"""webdataset's names on this package's promises: change the import, keep the code.
+"""webdataset's names on this package's promises.
 
+Change the import, keep the code.
     import torchdata_ais.webdataset as wds
 
-What differs from webdataset 1.0.2, and why, stands in the README beside this file.
+The README in this folder lists the differences from webdataset 1.0.2, and why.
 """
 
 from __future__ import annotations

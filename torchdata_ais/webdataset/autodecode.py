@@ -40,7 +40,7 @@ def unpickle_loads(data: bytes, *, allow_pickle: bool = False) -> Any:
 
     Args:
         data: The pickle; it can run any code.
-        allow_pickle: Whether whoever wrote it may run code here.
+        allow_pickle: Whether its author may run code here.
 
     Raises:
         DecodeUsageError: It is not allowed.
@@ -66,7 +66,7 @@ class Decoder:
         pre: Handlers before them; default: the one for ``.gz``.
         post: Handlers after them; default: the field table.
         only: Fields to decode.
-        partial: Whether values that are no bytes pass unchanged.
+        partial: Whether values other than bytes pass unchanged.
         **options: Further arguments of `torchdata_ais.Decoder`.
 
     Example:

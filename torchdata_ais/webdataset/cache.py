@@ -39,10 +39,11 @@ logger = logging.getLogger("torchdata_ais")
 
 @dataclass(frozen=True)
 class FileKeeper(ObjectCache):
-    """An `ObjectCache` that keeps web files, too: by URL, ``ETag`` (or ``Last-Modified``) and size.
+    """An `ObjectCache` that keeps web files, too.
 
-    The server is asked each time, so a file that changed there is fetched anew. One that it gives no version of is
-    not kept, and neither is what a transform makes of an object; that is logged once.
+    They are kept by URL, ``ETag`` (or ``Last-Modified``) and size.
+    Each time a request checks the server, so a file that changed there is fetched again. One without a version is
+    not kept, and neither is the output of a transform; that is logged once.
 
     Attributes:
         said: What was logged.
@@ -58,7 +59,10 @@ class FileKeeper(ObjectCache):
         return cache if isinstance(cache, cls) else cls(cache.folder, cache.max_bytes, cache.wait_s)
 
     def open(self, url: str | Location, options: StoreOptions) -> Kept | None:
-        """Return the open file, downloaded if needed, with what is known of the object; None for what is not kept."""
+        """Return the open file, downloaded if needed, and the object's metadata.
+
+        None if it is not kept.
+        """
         place = parse_url(url)
         if place.kind != "http":
             if place.kind == "object" and place.params:
@@ -82,7 +86,9 @@ class FileKeeper(ObjectCache):
 
 
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
-    """Return the end of the path in `url`, with `ndir` folders; the cache here uses no such names, which can collide.
+    """Return the end of the path in `url`, with `ndir` folders.
+
+    The cache here uses no such names, which can collide.
 
     Example:
         >>> url_to_cache_name("http://host/train/s.tar", ndir=1)
@@ -96,14 +102,16 @@ def url_to_cache_name(url: str, ndir: int = 0) -> str:
 
 
 class StreamingOpen:
-    """Yield ``{"url", "stream"}`` for each shard, for a local file with its ``"local_path"``.
+    """Yield ``{"url", "stream"}`` for each shard.
+
+    A local file also has its ``"local_path"``.
 
     Args:
         verbose: No effect.
         handler: Called when a file cannot be opened.
 
     Raises:
-        TransportError: With the first read, where the shard is no local file.
+        TransportError: With the first read, where the shard is not a local file.
     """
 
     def __init__(self, verbose: bool = False, handler: Handler = reraise_exception) -> None:
@@ -133,7 +141,7 @@ class StreamingOpen:
 
 
 class FileCache(StreamingOpen):
-    """Keep objects of AIStore and web files in a folder; what else there is, is opened.
+    """Keep objects of AIStore and web files in a folder; open all others.
 
     Args:
         cache_dir: The folder; by default ``_cache``.
@@ -148,7 +156,7 @@ class FileCache(StreamingOpen):
 
     Raises:
         TransportError, ChecksumError: An object could not be fetched whole.
-        UsageError: The validator refused a file; the handler is not asked.
+        UsageError: The validator refused a file; the handler is not called.
     """
 
     def __init__(
@@ -171,7 +179,10 @@ class FileCache(StreamingOpen):
         self._cache = FileKeeper(self.cache_dir, 1 << 62 if cache_size < 0 else cache_size)
 
     def get_file(self, url: str) -> str | None:
-        """Return the file with the shard, fetched if it is an object; None for a shard that is not kept."""
+        """Return the file with the shard, fetched if it is an object.
+
+        None for a shard that is not kept.
+        """
         path = super().get_file(url)
         if path is None and not url.startswith(PREFIX):
             kept = self._cache.fetch(url, cluster_options(self.options))
@@ -183,12 +194,14 @@ class FileCache(StreamingOpen):
 
 
 class LRUCleanup:
-    """Delete the files of a folder that were used longest ago, until the rest is small enough.
+    """Delete the least recently used files until the rest is small enough.
+
+    They are the files of one folder.
 
     Args:
         cache_dir: The folder, with all below it.
         cache_size: Most bytes to leave.
-        keyfn: Function of a path: what is least goes first. By default the time of the last use or change.
+        keyfn: Function of a path: the least value goes first. By default the time of the last use or change.
         verbose: No effect.
         interval: Seconds between two looks at the folder; None looks each time.
     """
@@ -213,7 +226,7 @@ class LRUCleanup:
         self.cache_dir = cache_dir
 
     def cleanup(self) -> None:
-        """Delete what is too much."""
+        """Delete the excess."""
         now = time.monotonic()
         if self.cache_dir is None or (self.interval is not None and now - self.last_run < self.interval):
             return

@@ -1,4 +1,7 @@
-"""Rows to batches as webdataset makes them: numpy arrays for numbers, stacked tensors and arrays, lists."""
+"""Rows to batches as webdataset makes them.
+
+Numbers become numpy arrays, tensors and arrays are stacked, and others become lists.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,9 @@ def batched(
     partial: bool = True,
     handler: Handler = reraise_exception,
 ) -> Iterator[Any]:
-    """Put `batchsize` items together; each worker has a smaller last batch, unless `partial` is False.
+    """Put `batchsize` items together.
+
+    Each worker has a smaller last batch, unless `partial` is False.
 
     Args:
         data: The items.

@@ -30,7 +30,9 @@ from torchdata_ais.webdataset.utils import Place, pytorch_worker_info
 
 
 class EmptyCheck:
-    """Pass samples on; without any, raise an error that says how many shards and workers there are.
+    """Pass samples on; without any, raise an error.
+
+    It reports how many shards and workers there are.
 
     Args:
         shards: How many shards the data set has, where that is known.
@@ -79,8 +81,9 @@ _FILTERS = (
 
 
 class FluidInterface:
-    """The filters as methods: each returns a copy of the dataset with one more stage.
+    """The filters as methods.
 
+    Each returns a copy of the dataset with one more stage.
     ``map map_dict map_tuple to_tuple rename rename_keys extract_keys select decode xdecode associate info slice rsample
     batched unbatched listed unlisted log_keys shuffle detshuffle mcached``, with the arguments of the filters.
     """
@@ -133,7 +136,10 @@ class FluidWrapper(DataPipeline, FluidInterface):
 
 
 def behind(source: Any, stage: Any) -> DataPipeline:
-    """Return a dataset of what a stage makes of any iterable, dataset or loader."""
+    """Return a dataset of a stage's output for any iterable.
+
+    That includes datasets and loaders.
+    """
     pipeline = source if isinstance(source, DataPipeline) else FluidWrapper(source)
     return pipeline.compose(stage)
 
@@ -159,7 +165,9 @@ class Processor:
 
 
 class WebLoader(DataPipeline, FluidInterface):
-    """torch's `DataLoader` with the filters as methods; what stands behind it runs in the main process.
+    """torch's `DataLoader` with the filters as methods.
+
+    Stages after it run in the main process.
 
     Args:
         *args, **named: As for `torch.utils.data.DataLoader`.
@@ -194,7 +202,7 @@ class WebDataset(DataPipeline, FluidInterface):
         url_to_name: No effect: a cached shard is named by object, version and checksum.
         detshuffle: Whether workers and ranks shuffle shards in the same way.
         nodesplitter: How ranks share the shards: by default they must not be several; ``wds.split_by_node``; a function
-            of yours; or None, if each rank has shards of its own.
+            of yours; or None, if each rank has different shards.
         workersplitter: How workers share the shards; None gives each of them all.
         select_files: Function of a member name: whether to read it.
         rename_files: Function applied to member names before all else.

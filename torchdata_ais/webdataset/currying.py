@@ -52,7 +52,9 @@ class FilterFunction(Stage):
 
 
 class RandomStage(Stage):
-    """A stage that draws: every run has a seed of its own, which follows from ``seed=``.
+    """A stage that draws: each run has another seed.
+
+    The seeds follow from ``seed=``.
 
     Attributes:
         epoch: Number of the last run in this process, from 0; -1 before the first.
@@ -64,7 +66,7 @@ class RandomStage(Stage):
     epoch = -1
 
     def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
-        """Iterate over what the filter makes of `source`, with the seed of the next run."""
+        """Iterate over the filter's output for `source`, with the next run's seed."""
         self.epoch += 1
         seed = run_seed(self.kw.get("seed"), self.epoch, own=self.draws_per_worker)
         return iter(self.f(source, *self.args, **{**self.kw, "seed": seed}))
@@ -116,7 +118,9 @@ Prepare = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]]
 
 
 class Through:
-    """A stage of `torchdata_ais.pipes` as a function of an iterator; ``handler=`` is its ``on_error=``.
+    """A stage of `torchdata_ais.pipes` as a function of an iterator.
+
+    ``handler=`` is its ``on_error=``.
 
     Args:
         kind: Class of the pipe.
@@ -153,14 +157,15 @@ def through(
     prepare: Prepare | None = None,
     stage: type[Stage] = Stage,
 ) -> tuple[Through, Filter]:
-    """Return a stage of `torchdata_ais.pipes` as a plain function, and as the filter that is made of it."""
+    """Return a stage of `torchdata_ais.pipes` as a function and as a filter."""
     function = Through(kind, name, prepare)
     return function, Filter(function, stage)
 
 
 def without_example(made: Any) -> str:
-    """Return the documentation of a class or function up to its example, which is of another call.
+    """Return the documentation of a class or function up to its example.
 
+    The example is of another call.
     Examples before it, such as that of a memory bound, are left out.
     """
     text = (inspect.getdoc(made) or "").partition("\nExample:")[0]

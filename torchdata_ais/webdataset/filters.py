@@ -1,4 +1,4 @@
-"""The filters: what stands between the shards and the batches.
+"""The filters: stages between the shards and the batches.
 
 Each is one of the stages of `torchdata_ais.pipes` under webdataset's name and with its arguments. As there, ``_map`` is
 the plain function of ``map``, and so on.
@@ -31,7 +31,10 @@ default_collation_fn = collation.default_collation_fn
 
 
 class MissingKeyError(MissingFieldError, KeyError):
-    """A field that a function of `map_dict` is for is not there; also a KeyError, as in webdataset."""
+    """A field that a function of `map_dict` needs is missing.
+
+    Also a KeyError, as in webdataset.
+    """
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -48,7 +51,9 @@ class _DictMapper(pipes.DictMapper):
 def getfirst(
     a: Mapping[str, Any], keys: str | Sequence[str], default: Any = None, missing_is_error: bool = True
 ) -> Any:
-    """Return the first field of `a` that `keys` names: a list, or a string with ``;`` between them.
+    """Return the first field of `a` that `keys` names.
+
+    `keys` is a list, or a string with ``;`` between them.
 
     Example:
         >>> getfirst({"png": 1}, "jpg;png"), getfirst({}, "jpg", 0, missing_is_error=False)
@@ -63,7 +68,10 @@ def getfirst(
 
 
 def transform_with(sample: Sequence[Any], transformers: Sequence[Callable[[Any], Any] | None] | None) -> Any:
-    """Return `sample` with the first function applied to its first value, and so on; None leaves a value."""
+    """Return `sample` with the first function applied to its first value.
+
+    And so on; None leaves a value.
+    """
     if not transformers:
         return sample
     if len(transformers) > len(sample):
@@ -114,7 +122,9 @@ def _log_keys(data: Iterable[Any], logfile: str | None = None) -> Iterator[Any]:
 
 
 class Cached(PipelineStage):
-    """Keep the items of the first whole pass in memory, and yield them again in later ones.
+    """Keep the items of the first whole pass in memory.
+
+    Later passes yield them again.
 
     Memory:
         All items, in each worker. For shards of a far cluster ``cache_dir=`` keeps files instead.

@@ -37,7 +37,10 @@ class _Blocks(io.RawIOBase):
 
 
 class _Target(io.RawIOBase):
-    """Writes through to a file or object that appears when this is closed, and not if the ``with`` body raises."""
+    """Writes to a file or object that appears when this is closed.
+
+    It does not appear if the ``with`` body raises.
+    """
 
     def __init__(self, name: str, options: Callable[[], StoreOptions]) -> None:
         from torchdata_ais.writing.targets import open_target
@@ -64,7 +67,10 @@ class _Target(io.RawIOBase):
 
 
 class _Output(io.BufferedReader):
-    """The output of a command. Stages do not close the streams of others: it is closed without a warning."""
+    """The output of a command, closed without a warning.
+
+    Stages do not close the streams of others.
+    """
 
     def __del__(self) -> None:
         self.close()
@@ -82,7 +88,10 @@ def _output(command: Command) -> BinaryIO:
 
 
 def rewrite_url(url: str) -> str:
-    """Return `url` as it is: no environment variable (``GOPEN_REWRITE``) decides what is read."""
+    """Return `url` as it is.
+
+    No environment variable (``GOPEN_REWRITE``) changes it.
+    """
     return url
 
 
@@ -99,7 +108,7 @@ def gopen(
         url: What to open, a `Command`, or a ``pipe:`` URL that becomes one (`Command.from_text`). A path and
             ``file://`` open any file that the process may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is
             set.
-        mode: ``"rb"``, or ``"wb"``: what is written appears when the stream is closed.
+        mode: ``"rb"``, or ``"wb"``: the output appears when the stream is closed.
         bufsize: Bytes read at once.
         cluster: See `torchdata_ais.store.Cluster`.
 
@@ -119,7 +128,10 @@ def gopen(
 
 
 def open_stream(url: str, mode: str = "rb", bufsize: int = 8192, *, cluster: Cluster = None) -> BinaryIO:
-    """Open what `gopen` opens, except for a command as text, which may come from data here."""
+    """Open the same as `gopen`, except for a command as text.
+
+    Here such a text may come from data.
+    """
     store = cluster_options(cluster)
     if mode == "wb":
         return cast(BinaryIO, _Target(url, lambda: store))
@@ -135,7 +147,7 @@ def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> IO[Any]:
     """Open a local file as Python does, by its path or ``file:`` URL.
 
     Raises:
-        UsageError: `url` is no local file; or it is to be read, and is a pipe or a device.
+        UsageError: `url` is not a local file; or it is to be read, and is a pipe or a device.
         OSError: As of `open`.
     """
     place = parse_url(url)

@@ -1,6 +1,6 @@
-"""What to do about an error: functions to pass as ``handler=`` to any stage.
+"""Error handlers: functions to pass as ``handler=`` to any stage.
 
-True goes on (the stage says what is given up: a sample, or the rest of a shard), False ends the stream. None of them
+True continues (without a sample or the rest of a shard, as the stage documents), False ends the stream. None of them
 sleeps. Errors of the call rather than of the data (`torchdata_ais.errors.NEVER_SKIPPED`) are raised by all of them; the
 stages do not ask any handler about them.
 """
@@ -49,7 +49,10 @@ def warn_and_stop(exn: Exception) -> bool:
 
 
 def handled(items: Iterable[Any], make: Callable[[Any], Any], handler: Handler, stage: str) -> Iterator[Any]:
-    """Yield what `make` makes of each item, without those whose errors the handler of a stage passes over."""
+    """Yield the items of `make`, except those whose errors are passed over.
+
+    The handler of a stage decides that.
+    """
     policy, stats = ErrorPolicy(handler), StageStats()
     for item in items:
         stats.items += 1

@@ -1,4 +1,7 @@
-"""webdataset's names that are not here, each with the reason and what to write instead."""
+"""webdataset's names that are missing here.
+
+Each has the reason and a replacement.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,9 @@ REASONS = {
 
 
 def explaining(module: str) -> Callable[[str], NoReturn]:
-    """Return a module's ``__getattr__``, which raises with the reason, if webdataset's module has that name.
+    """Return a module's ``__getattr__``, which raises with the reason.
+
+    It does so if webdataset's module has that name.
 
     Example:
         >>> explaining("my.webdataset.gopen")("reader")

@@ -40,7 +40,7 @@ from torchdata_ais.webdataset.utils import PipelineStage, Place, passes, pytorch
 logger = logging.getLogger("torchdata_ais")
 
 SPLITS = (split_by_node, split_by_worker, single_node_only)
-"""Stages that are told which process this is."""
+"""Stages that get the number of this process."""
 
 _RESAMPLED = (filters.resampled.f,)
 _OWN = __name__.rpartition(".")[0]
@@ -78,7 +78,7 @@ def plan(stages: Sequence[Any], place: Place, *, split: bool) -> list[Any]:
 
 
 def function_of(stage: Any) -> Any:
-    """Return the function that a curried stage stands for, or the stage itself."""
+    """Return the function of a curried stage, or the stage itself."""
     return getattr(stage, "f", stage)
 
 
@@ -87,7 +87,10 @@ def _is_random(stage: Any) -> bool:
 
 
 def _reads_all(stages: Sequence[Any]) -> bool:
-    """Return whether surely each worker would read the same shards: every stage is known, and none splits."""
+    """Return whether surely each worker would read the same shards.
+
+    Then every stage is known, and none splits.
+    """
     source, *others = stages
     if not isinstance(source, (SimpleShardList, list, tuple, IterDataPipe)):
         return False
@@ -97,7 +100,7 @@ def _reads_all(stages: Sequence[Any]) -> bool:
 
 
 class DataPipeline(IterableDataset[Any]):
-    """Put stages one behind the other.
+    """Put stages one after the other.
 
     Args:
         *args: First a source: a dataset, a loader, a list, a pipe (`torchdata_ais.AISSourceLister`), or a function
@@ -156,7 +159,10 @@ class DataPipeline(IterableDataset[Any]):
         self._end_stream()
 
     def compose(self, *args: Any) -> Self:
-        """Return a copy with further stages at the end; the filters of the copy count their epochs for themselves."""
+        """Return a copy with further stages at the end.
+
+        The filters of the copy count their epochs for themselves.
+        """
         result = copy.copy(self)
         result.pipeline = [copy.copy(stage) if isinstance(stage, Stage) else stage for stage in self.pipeline]
         result.pipeline.extend(args)
@@ -164,14 +170,18 @@ class DataPipeline(IterableDataset[Any]):
         return result
 
     def pipe(self, f: Callable[[Iterator[Any]], Iterable[Any]]) -> Self:
-        """Return a copy with a function from an iterator to an iterator at the end."""
+        """Return a copy with a function of an iterator at the end.
+
+        The function returns an iterator.
+        """
         return self.compose(f)
 
     @checked
     def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
-        """Make an epoch `nsamples` items long, in each worker; an epoch goes on where the last one stopped.
+        """Make an epoch `nsamples` items long, in each worker.
 
-        Where the loader makes its workers anew in each epoch (``persistent_workers=False``), each begins a new pass.
+        An epoch continues where the last one stopped.
+        Where the loader makes new workers in each epoch (``persistent_workers=False``), each begins a new pass.
         """
         number = max(nsamples, nbatches)
         if number < 1:
@@ -181,14 +191,20 @@ class DataPipeline(IterableDataset[Any]):
 
     @checked
     def repeat(self, nepochs: int = -1, nbatches: int = -1) -> Self:
-        """Make one epoch of `nepochs` passes, of at most `nbatches` items in all; without either there is no end."""
+        """Make one epoch of `nepochs` passes, of at most `nbatches` items in all.
+
+        Without either it is endless.
+        """
         self.repetitions = nepochs if nepochs > 0 else sys.maxsize
         self.nsamples, self._goes_on = nbatches, False
         return self
 
     @checked
     def with_length(self, n: int, silent: bool = True) -> Self:
-        """Let ``len()`` return `n`. The epoch is as long as it is; `with_epoch` makes it that long."""
+        """Let ``len()`` return `n`.
+
+        The length of the epoch does not change; `with_epoch` changes it.
+        """
         del silent
         self.size = n
         return self
@@ -341,7 +357,10 @@ def _no_stage(value: Any, what: str) -> UsageError:
 
 
 def _options_of(source: IterDataPipe[Any]) -> StoreOptions | None:
-    """Return the transport settings of the lister above, so that what it lists is read with the same token."""
+    """Return the transport settings of the upstream lister.
+
+    Its objects are then read with the same token.
+    """
     for pipe in upstream(source):
         transport = stage_of(pipe).transport
         if transport is not None and transport.given is not None:
@@ -350,7 +369,7 @@ def _options_of(source: IterDataPipe[Any]) -> StoreOptions | None:
 
 
 def _with(stage: Any, options: StoreOptions) -> Any:
-    """Return the stage that reads shards with transport settings, where it has none of its own."""
+    """Return the stage with transport settings, unless it has some."""
     if isinstance(stage, Stage) and "cluster" in stage.kw:
         return stage
     return Stage(

@@ -92,8 +92,9 @@ def _listed(url: str) -> list[str]:
 
 
 def expand_source(source: Any, max_urls: int | None = None) -> list[str]:
-    """Return the shards of a text, a path, or an iterable of URLs, paths or ``{"url": ...}``; the first `max_urls`.
+    """Return the first `max_urls` shards of a text, a path, or an iterable.
 
+    The iterable is of URLs, paths or ``{"url": ...}``.
     ``pipe:`` URLs become commands in a text, a list and a tuple: see `with_commands`.
     """
     if isinstance(source, Command):
@@ -115,11 +116,11 @@ class SimpleShardList(IterableDataset[dict[str, str]]):
 
     Args:
         urls: A text as for `expand_urls`, a path, or an iterable of strings and paths.
-        seed: Shuffle the list by this seed, in the same way in each epoch and process; True is 0. `shuffle` behind the
+        seed: Shuffle the list by this seed, in the same way in each epoch and process; True is 0. `shuffle` after the
             list makes a new order in each epoch.
 
     Raises:
-        UsageError: There is no shard.
+        UsageError: The list has no shard.
 
     Example:
         >>> list(SimpleShardList("s-{0..1}.tar"))
@@ -149,7 +150,10 @@ ShardList = SimpleShardList
 
 @dataclass
 class MSSource:
-    """A source of webdataset's obsolete `MultiShardSample`, for programs that only build it; mix with `RandomMix`."""
+    """A source of webdataset's obsolete `MultiShardSample`.
+
+    It is for programs that only build it; mix with `RandomMix`.
+    """
 
     name: str = ""
     perepoch: int = -1
@@ -163,11 +167,13 @@ def shardspec(spec: str) -> SimpleShardList:
 
 
 class ResampledShards(IterableDataset[dict[str, str]]):
-    """Yield ``{"url": shard}`` for shards drawn at random with replacement; each worker draws its own sequence.
+    """Yield ``{"url": shard}`` for random shards, drawn with replacement.
+
+    Each worker draws its own sequence.
 
     Args:
         urls: As for `SimpleShardList`.
-        nshards: How many to draw in an epoch; by default there is no end.
+        nshards: How many to draw in an epoch; by default endless.
         seed: For `deterministic`.
         worker_seed: Function that returns a number of each worker's own.
         deterministic: Draw by `seed`, worker and epoch instead of the system's entropy.
@@ -251,18 +257,19 @@ def single_node_only(src: Iterable[Any], group: Any = None, *, place: Place | No
 
 
 class DirectoryShardList(IterableDataset[dict[str, str]]):
-    """Yield ``{"url": shard}`` for the shards of a folder, each claimed by a new name while it is read.
+    """Yield ``{"url": shard}`` for the shards of a folder.
 
-    A shard ``s.tar`` is renamed to ``s.tar._PID_``. When the next one is asked for, it is deleted (``mode="unlink"``),
+    Each is claimed by a new name while it is read.
+    A shard ``s.tar`` is renamed to ``s.tar._PID_``. When the next one is requested, it is deleted (``mode="unlink"``),
     kept as ``s.tar._done_`` (``"keep"``), or put back (``"resample"``). Shards of processes that are gone are treated
     so, too. To read a folder once, `WebDataset("folder/")` is simpler.
 
     Args:
         path: The folder, with a slash at its end.
-        pattern: What a shard is called; braces stand for alternatives.
+        pattern: Name of a shard; braces stand for alternatives.
         poll: Seconds between two looks at an empty folder; None ends the stream when it is empty.
         timeout: Seconds without a shard after which the stream ends.
-        mode: What becomes of a shard that was read; None leaves it as it is.
+        mode: Action on a shard that was read; None leaves it as it is.
         select: ``"random"`` or ``"oldest"``.
         fate: No effect, as in webdataset.
 
@@ -315,6 +322,7 @@ class DirectoryShardList(IterableDataset[dict[str, str]]):
             found.sort(key=_age)
         for file in found:
             claimed = f"{file}._{os.getpid()}_"
+            # A rename is atomic: one of several processes gets the file.
             try:
                 Path(file).rename(claimed)
             except FileNotFoundError:

@@ -105,7 +105,9 @@ class shuffle(RandomStage, PipelineStage):  # noqa: N801 - webdataset's name
 
 
 class detshuffle(shuffle, AlikeRandomStage):  # noqa: N801 - webdataset's name
-    """Shuffle as `shuffle` does, in an order that is the same in every rank and worker for the same input.
+    """Shuffle as `shuffle` does, in the same order in every rank and worker.
+
+    The input must be the same.
 
     Args:
         bufsize: Items in the buffer.

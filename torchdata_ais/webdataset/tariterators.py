@@ -31,11 +31,13 @@ _BLOCK_BYTES = 256 << 10
 
 
 class ShardStream(io.RawIOBase):
-    """A shard that is opened by the first read; until then, who knows its URL can read it in a better way.
+    """A shard that is opened by the first read.
+
+    Until then, code that knows its URL can read it in a better way.
 
     Attributes:
         url: The shard.
-        opened: Whether somebody has begun to read here.
+        opened: Whether reading has started.
     """
 
     def __init__(self, url: str, **named: Any) -> None:
@@ -64,27 +66,31 @@ class ShardStream(io.RawIOBase):
 
 
 def stream_in(item: Any) -> Any:
-    """Return the open stream of ``{"url", "stream"}``; None where there is none, or a `ShardStream` not yet read."""
+    """Return the open stream of ``{"url", "stream"}``.
+
+    None where there is none, or a `ShardStream` not yet read.
+    """
     stream = item.get("stream") if isinstance(item, Mapping) else None
     return None if isinstance(stream, ShardStream) and not stream.opened else stream
 
 
 def readable_runs(stream: Any, url: str, handler: Handler, options: ShardOptions) -> Iterator[Run]:
-    """Yield the whole runs of members that a stream holds, from where it stands; it may be compressed, and stays open.
+    """Yield the whole runs of members that a stream holds from its position.
 
-    What is wrong with it is the handler's.
+    It may be compressed, and stays open.
+    Its errors are the handler's.
 
     Args:
         stream: Any object with ``read(size)`` that returns bytes.
-        url: What the shard is called.
-        handler: True goes on without a sample that is wrong in itself; the rest of a damaged shard is given up.
+        url: Name of the shard.
+        handler: True continues without a sample that is wrong in itself; the rest of a damaged shard is given up.
         options: How to read it.
 
     Memory:
         One sample, one member and some blocks; samples are bounded by 1 GiB.
 
     Raises:
-        UsageError: It is no stream of bytes.
+        UsageError: It is not a stream of bytes.
     """
     policy, stats = ErrorPolicy(handler), StageStats()
     try:
@@ -124,7 +130,7 @@ def _no_stream(what: str, url: str) -> UsageError:
 
 
 class LoadingNames(TypedDict, total=False):
-    """Arguments of `torchdata_ais.AISFileLoader` that webdataset does not have."""
+    """Arguments of `torchdata_ais.AISFileLoader` that webdataset lacks."""
 
     open_shards: int
     prefetch_bytes: int | None
@@ -160,11 +166,11 @@ def tarfile_samples(
         src: Shards: ``{"url": ...}`` or plain URLs and paths. A path and ``file://`` name any file that the process
             may read, unless `utils.enforce_security` (``WDS_SECURE=1``) is set. A ``pipe:`` URL is run if `src` is a
             list or tuple; from other sources only `Command` objects are.
-        handler: Called with what goes wrong. True goes on: without the rest of a shard that cannot be read, without
+        handler: Called with the error. True continues: without the rest of a shard that cannot be read, without
             a sample that is wrong in itself.
         select_files: Function of a (renamed) member name: whether to read it.
         rename_files: Function applied to member names before all else.
-        adjacent: A key that comes back later in its shard is an error, or a sample of its own (``"split"``).
+        adjacent: A key that comes back later in its shard is an error, or a separate sample (``"split"``).
         require: Fields that every sample must have.
         local_path: Whether samples of local files say where theirs is, as ``__local_path__``.
         cache: `torchdata_ais.store.ObjectCache`, to keep whole shards in a folder; of web files, too.
@@ -246,12 +252,14 @@ def tar_file_iterator(
     select_files: Callable[[str], bool] | None = None,
     rename_files: Callable[[str], str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield ``{"fname", "data"}`` for each member of an open tar archive, those of whole samples only.
+    """Yield ``{"fname", "data"}`` for each member of an open tar archive.
+
+    Only members of whole samples are yielded.
 
     Args:
-        fileobj: A stream of bytes, compressed or not; it is read from where it stands, and stays open.
+        fileobj: A stream of bytes, compressed or not; it is read from its position, and stays open.
         skip_meta: Regular expression: members whose names begin so are left out.
-        handler: Called with what is wrong; the rest of the archive is given up.
+        handler: Called with the error; the rest of the archive is given up.
         select_files: Function of a (renamed) member name: whether to read it.
         rename_files: Function applied to member names before all else.
     """
@@ -270,15 +278,17 @@ def tar_file_expander(
     rename_files: Callable[[str], str] | None = None,
     eof_value: Any = {},  # noqa: B006 - webdataset's mark for the end of a shard; never changed
 ) -> Iterator[dict[str, Any]]:
-    """Yield ``{"fname", "data", "__url__"}`` for each member, and `eof_value` behind each shard.
+    """Yield ``{"fname", "data", "__url__"}`` for each member.
+
+    `eof_value` follows after each shard.
 
     Args:
-        data: ``{"url", "stream"}``: what is read is the stream, from where it stands; it stays open, but for one of a
+        data: ``{"url", "stream"}``: the stream is read from its position; it stays open, but for one of a
             cache (with ``"local_path"``). Or URLs, paths, ``{"url": ...}``.
-        handler: Called with what is wrong: True gives up the rest of the shard.
+        handler: Called with the error: True gives up the rest of the shard.
         select_files: Function of a (renamed) member name: whether to read it.
         rename_files: Function applied to member names before all else.
-        eof_value: What to yield behind each shard; None for nothing.
+        eof_value: Value to yield after each shard; None for nothing.
     """
     options = ShardOptions(rename_files=rename_files, select_files=select_files)
     stop = False
@@ -325,8 +335,9 @@ def _files(run: Run, more: dict[str, Any], eof_value: Any) -> Iterator[dict[str,
 
 
 def group_by_keys(data: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Sample]:
-    """Group the members that `tar_file_expander` gives into samples; the end of a shard ends a sample, too.
+    """Group the members from `tar_file_expander` into samples.
 
+    The end of a shard ends a sample, too.
     A sample with a field ``__bad__`` that is not empty is left out.
     """
     places: dict[str, str] = {}
@@ -366,7 +377,7 @@ def base_plus_ext(path: str) -> tuple[str, str] | tuple[None, None]:
 
 
 def valid_sample(sample: Any) -> bool:
-    """Return whether `sample` is a dict with something in it, not marked as bad."""
+    """Return whether `sample` is a dict with a field, not marked as bad."""
     return isinstance(sample, dict) and bool(sample) and not sample.get("__bad__")
 
 

@@ -1,4 +1,4 @@
-"""Which process this is, and the seeds that follow from it."""
+"""Rank and worker of this process, and the seeds that follow from them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ enforce_security = os.environ.get("WDS_SECURE", "0") not in ("", "0")
 
 
 class PipelineStage:
-    """Base of stages written as classes: ``run(source)`` returns the items that come of those of `source`."""
+    """Base of stages written as classes.
+
+    ``run(source)`` returns the items that come of those of `source`.
+    """
 
     def run(self, *args: Any, **named: Any) -> Any:
-        """Return an iterator; the first stage of a pipeline is called without a source."""
+        """Return an iterator.
+
+        The first stage of a pipeline is called without a source.
+        """
         raise NotImplementedError
 
 
 class Place(NamedTuple):
-    """Which of how many processes this is."""
+    """Number of this process, and the number of processes."""
 
     rank: int
     world_size: int
@@ -63,9 +69,10 @@ def pytorch_worker_seed(group: Any = None) -> int:
 
 
 def run_seed(seed: Any, run: int, *, own: bool = True) -> int:
-    """Return the seed of one run of a random stage: a function of (seed, epoch, rank, worker).
+    """Return the seed of one run of a random stage.
 
-    In a worker the seed that its loader draws for each epoch counts, too. Without it, workers that are made anew in
+    It is a function of (seed, epoch, rank, worker).
+    In a worker the seed that its loader draws for each epoch counts, too. Without it, workers that are replaced in
     each epoch would repeat the first one.
 
     Args:
@@ -86,7 +93,10 @@ def run_seed(seed: Any, run: int, *, own: bool = True) -> int:
 
 
 def loader_seed() -> int | None:
-    """Return the seed that the loader drew for this epoch, the same in all its workers; None outside of workers."""
+    """Return the loader's seed for this epoch, the same in all its workers.
+
+    None outside of workers.
+    """
     info = get_worker_info()
     return None if info is None else info.seed - info.id
 
@@ -97,7 +107,9 @@ def identity(x: Any) -> Any:
 
 
 def make_seed(*args: Any) -> int:
-    """Return a number below 2**31 that follows from the arguments, in every process the same.
+    """Return a number below 2**31 that follows from the arguments.
+
+    It is the same in every process.
 
     Example:
         >>> make_seed(3, "train") == make_seed(3, "train") != make_seed("train", 3)
@@ -112,7 +124,10 @@ def guess_batchsize(batch: Any) -> int:
 
 
 def lookup_sym(sym: str, modules: Iterable[str]) -> Any:
-    """Return the first object of that name in modules that the program names; None if there is none."""
+    """Return the first object of that name in modules that the program names.
+
+    None if there is none.
+    """
     for name in modules:
         found = vars(importlib.import_module(name, package=__package__)).get(sym)
         if found is not None:
@@ -127,7 +142,7 @@ def repeatedly(
     nsamples: int | None = None,
     batchsize: Callable[[Any], int] = guess_batchsize,
 ) -> Iterator[Any]:
-    """Go through `source` again and again, up to so many epochs, batches or samples.
+    """Iterate `source` again, up to so many epochs, batches or samples.
 
     Example:
         >>> list(repeatedly([1, 2], nbatches=3))
@@ -142,7 +157,10 @@ def repeatedly(
 
 
 def passes(begin: Callable[[], Iterable[Any]], most: int | None = None) -> Iterator[Any]:
-    """Yield the items of `most` passes, each begun by a call; one without items is the last."""
+    """Yield the items of `most` passes.
+
+    Each pass is started by a call; one without items is the last.
+    """
     for _ in count() if most is None else range(most):
         empty = True
         for item in begin():

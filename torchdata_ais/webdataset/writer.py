@@ -15,7 +15,10 @@ from torchdata_ais.writing import TarWriter as _TarWriter
 
 
 class TarWriter(_TarWriter):
-    """Write samples to one tar shard: `torchdata_ais.TarWriter`, which says all; a ``pipe:`` is refused."""
+    """Write samples to one tar shard.
+
+    See `torchdata_ais.TarWriter`; a ``pipe:`` is refused.
+    """
 
     __signature__ = inspect.signature(_TarWriter)
 
@@ -25,7 +28,10 @@ class TarWriter(_TarWriter):
 
 
 class ShardWriter(_ShardWriter):
-    """Write samples to a series of shards: `torchdata_ais.ShardWriter`, which says all; a ``pipe:`` is refused."""
+    """Write samples to a series of shards.
+
+    See `torchdata_ais.ShardWriter`; a ``pipe:`` is refused.
+    """
 
     __signature__ = inspect.signature(_ShardWriter)
 
@@ -43,7 +49,9 @@ def _refuse_command(target: Any) -> None:
 
 
 def make_encoder(spec: Any) -> Encoder:
-    """Return the function that encodes a sample: `torchdata_ais.codecs.build_encoder`, which says all.
+    """Return the function that encodes a sample.
+
+    See `torchdata_ais.codecs.build_encoder`.
 
     Example:
         >>> make_encoder(True)({"__key__": "a", "cls": 7})

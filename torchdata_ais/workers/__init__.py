@@ -1,5 +1,6 @@
-"""Worker processes: their loop, their channels and their protocol. No torchdata in here.
+"""Worker processes: loop, channels and protocol.
 
+This package does not import torchdata.
 ::
 
     pool          the worker processes of one loader: start, reset, take items, pause, stop, query

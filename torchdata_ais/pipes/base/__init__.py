@@ -1,1 +1,1 @@
-"""The contract of a stage, and what stages are made of: errors by policy, seeds, measuring, places held."""
+"""Stage contract, and errors by policy, seeds, measuring, sample origins."""

@@ -1,7 +1,7 @@
 """Collation of rows to batches.
 
-``.batched()`` says it to the stage above that makes the values, if nobody but stages that hand them on stands between
-the two. A value that is no row, or not the row its place asks for, is copied as ever.
+``.batched()`` reports it to the upstream stage that makes the values, if only stages that hand them on are between
+the two. A value that is not a row, or not the row of its place, is copied as ever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ Ragged = Literal["error", "list", "pad"]
 
 
 class Batch(tuple[Any, ...]):
-    """Columns of tuples. torch's `DataLoader` would make a batch of batches: told by this class, it refuses."""
+    """Columns of tuples.
+
+    torch's `DataLoader` would make a batch of batches; it recognizes this class and refuses.
+    """
 
     __slots__ = ()
 
@@ -194,7 +197,7 @@ class BatchRows:
         memory: Where a batch comes from; None is the heap.
 
     Memory:
-        One batch a field, and those whose rows somebody still holds.
+        One batch a field, and those whose rows are still in use.
 
     Example:
         >>> rows = BatchRows(2)
@@ -213,7 +216,10 @@ class BatchRows:
         self._by_address: weakref.WeakValueDictionary[int, NDArray[np.uint8]] = weakref.WeakValueDictionary()
 
     def take(self) -> Row:
-        """Return the place of the next sample: what gives its row of a field, or None if that has another shape."""
+        """Return the place of the next sample.
+
+        That place gives its row of a field, or None if that has another shape.
+        """
         if self._taken == self._size:
             self._restart()
         block, number = self._block, self._taken
@@ -221,9 +227,9 @@ class BatchRows:
         return lambda field, shape: self._row(block, number, field, shape)
 
     def whole(self, values: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        """Return the batch of which `values` are all rows, in order, once; None if they are not.
+        """Return the batch with exactly the rows `values`, in order; else None.
 
-        A smaller one is copied: whoever stores it would store the memory behind it, too, which nobody has written to.
+        A smaller one is copied: storing it would also store the rest of its memory, which was never written.
         """
         start, shape = values[0].data_ptr(), values[0].shape
         memory = self._by_address.get(start)
@@ -238,7 +244,7 @@ class BatchRows:
         return torch.from_numpy(memory).view(self._size, *shape)
 
     def end_batch(self) -> None:
-        """Take note that a batch was put together: the next sample is the first of one."""
+        """Note that a batch is complete: the next sample is the first of one."""
         if not self._was_whole:
             self._restart()
         self._was_whole = False
@@ -249,6 +255,7 @@ class BatchRows:
     def _row(
         self, block: dict[str, torch.Tensor], number: int, field: str, shape: tuple[int, ...]
     ) -> torch.Tensor | None:
+        # Of several threads that need a row of this field, only the first allocates the column.
         with self._lock:
             column = block.get(field)
             if column is None:

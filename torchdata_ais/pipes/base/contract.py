@@ -26,7 +26,7 @@ Gives = Literal["each", "fewer", "more", "batches", "unknown"]
 
 
 class Effect(NamedTuple):
-    """What a stage does to the items it takes in.
+    """Effect of a stage on the items it takes in.
 
     Attributes:
         gives: One item for each, fewer, more, batches of `size`, or nothing that is known.
@@ -56,7 +56,7 @@ class Effect(NamedTuple):
 
 
 class MemoryBound(NamedTuple):
-    """What a stage holds at most in one process.
+    """Upper bound of the items a stage holds in one process.
 
     Attributes:
         text: As `draw` prints it; empty for the one item that the stage is at work on.
@@ -82,7 +82,7 @@ class Stage:
 
     Attributes:
         functional_name: The name the stage is chained by.
-        resumable: Whether a checkpoint can pass through: it holds no items between two of its own, or says which.
+        resumable: Whether a checkpoint can pass through: it holds no items between two outputs, or reports them.
         reads: How many of the shards or objects that the stages above name it reads at the same time; 0 if none.
         splits: Whether it splits items over ranks and workers.
         ready: Whether its next item comes without waiting, once its sources' do.
@@ -126,7 +126,10 @@ class Stage:
         return ""
 
     def identity(self) -> str:
-        """Return the arguments that say which items come, in which order: a state fits only a stage with the same."""
+        """Return the arguments that determine the items and their order.
+
+        A state fits only a stage with the same arguments.
+        """
         return self.arguments()
 
     def describe(self) -> str:
@@ -138,7 +141,10 @@ class Stage:
         return Effect(self.gives, mixes=self.mixes, holds=self.holds, keeps_place=self.keeps_place)
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process: the item it is at work on, if no stage says more."""
+        """Return the most that the stage holds in one process.
+
+        By default that is the item it works on.
+        """
         return MemoryBound()
 
     def makes_rows(self) -> bool:
@@ -146,18 +152,21 @@ class Stage:
         return False
 
     def use_memory(self, memory: Memory) -> None:
-        """Make what it gives in this memory, which whoever runs it sends as it is: the last stage is told so."""
+        """Create the output in this memory, which is sent as it is.
+
+        Loaders call it on the last stage.
+        """
 
     def count_named(self) -> int:
         """Return how many objects it names without having seen them, by templates."""
         return 0
 
     def packed(self) -> PackedURLs | None:
-        """Return all that the stage gives in each epoch, where that was listed before."""
+        """Return all items of an epoch, where they were listed before."""
         return None
 
     def busy_with(self) -> dict[str, Any]:
-        """Return the place (``url``, ``key``) of what the stage is at work on, as far as it is known."""
+        """Return the place (``url``, ``key``) of the current item, if known."""
         return {}
 
     def counts(self) -> StageStats:
@@ -165,11 +174,11 @@ class Stage:
         return self.stats
 
     def held_places(self) -> Iterable[int]:
-        """Return the places of the samples taken in and not yet given out, in the order they were taken."""
+        """Return the places of the samples held, in the order they were taken."""
         return ()
 
     def save_state(self) -> GeneratorState | None:
-        """Return where the generator of the running iterator stands, if it draws by one."""
+        """Return the state of the running iterator's generator, if it has one."""
         return None
 
     def load_state(self, state: StageState, below: int) -> None:
@@ -180,12 +189,21 @@ class Stage:
 
 
 class Reader(Stage):
-    """A stage that reads shards, and can say where it stands in them: a checkpoint's chain begins with it."""
+    """A stage that reads shards, where a checkpoint's chain begins.
+
+    It can report its position in them.
+    """
 
     def save_position(self, held: Iterable[int]) -> ReaderState | None:
-        """Return where the running iterator stands, if there is one; `held` are the places stages below hold."""
+        """Return the position of the running iterator, if there is one.
+
+        `held` are the places that downstream stages hold.
+        """
         raise NotImplementedError
 
     def resume(self, part: Part, digests: tuple[str, str]) -> None:
-        """Begin the next iteration with what `part` has left; `digests` of all shards: then, and now."""
+        """Begin the next iteration with the rest of `part`.
+
+        `digests` are those of all shards: then, and now.
+        """
         raise NotImplementedError

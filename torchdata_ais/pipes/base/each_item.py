@@ -15,7 +15,9 @@ DROPPED: Any = object()
 
 
 class EachItem(Pipe[T_co]):
-    """Base of the stages that make one item, or none, out of each one taken in; nothing is held in between.
+    """Base of the stages that make at most one item out of each input.
+
+    Nothing is held in between.
 
     Args:
         source: Pipe of items.
@@ -80,12 +82,17 @@ class Unchanged(Pipe[Any]):
 
 
 def shown_function(function: Any) -> str:
-    """Return a name for a function in `repr`; never its repr, which may show what it is bound to."""
+    """Return a name for a function in `repr`.
+
+    Its repr is never used: it may show the object that it is bound to.
+    """
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def lists_of(items: Iterable[Any], size: int, partial: bool) -> Iterator[list[Any]]:
-    """Yield lists of `size` items; the last one may be shorter, or is left out if `partial` is False.
+    """Yield lists of `size` items.
+
+    The last one may be shorter, or is left out if `partial` is False.
 
     Example:
         >>> list(lists_of("abc", 2, True)), list(lists_of("abc", 2, False))

@@ -21,7 +21,7 @@ _Change = Callable[[IterDataPipe[Any]], IterDataPipe[Any]]
 def ensure_sharded(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
     """Return `source` with one sharding filter on every path above it.
 
-    A path that has none gets torch's own `ShardingFilter` behind it: it is the only class for which loaders give
+    A path that has none gets torch's own `ShardingFilter` after it: it is the only class for which loaders give
     everything before it one shared seed. A branch of a ``concat`` or ``mux`` that lacks one gets its own, since
     the filter of another branch does not cover it.
     """
@@ -32,7 +32,10 @@ def ensure_sharded(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
 
 
 def with_above(pipe: IterDataPipe[Any], change: _Change) -> IterDataPipe[Any]:
-    """Return a copy of `pipe` whose sources are what `change` makes of them; `pipe` itself if it changes none."""
+    """Return a copy of `pipe` with each source replaced by `change`.
+
+    If `change` changes none, return `pipe` itself.
+    """
     other = None
     for name, value in list(vars(pipe).items()):
         if isinstance(value, IterDataPipe):
@@ -51,7 +54,7 @@ def with_above(pipe: IterDataPipe[Any], change: _Change) -> IterDataPipe[Any]:
 
 
 def _covered(pipe: IterDataPipe[Any]) -> bool | None:
-    """Return True if every path above `pipe` is sharded, False if none is, None if some are."""
+    """Return True if all upstream paths are sharded, False if none, else None."""
     if is_sharding(pipe):
         return True
     above = {_covered(parent) for parent in parents(pipe)}

@@ -51,12 +51,15 @@ class Meter:
 
     @property
     def wall_s(self) -> float:
-        """Seconds from the first item asked for to the last one, or until now, summed over iterations."""
+        """Seconds from the first request to the last one, over all iterations.
+
+        Until now, if an iteration is running.
+        """
         return self._over_s + (perf_counter() - self._since if self._since is not None else 0.0)
 
     @property
     def begun(self) -> bool:
-        """Whether an item was asked for."""
+        """True after the first request for an item."""
         return self._run > 0
 
     def begin(self) -> int:
@@ -89,7 +92,10 @@ class Meter:
 
 
 def meter_of(pipe: Any, *, keep: bool = True) -> Meter:
-    """Return the meter of `pipe`; where it has none, a new one, which it keeps unless it is only looked at."""
+    """Return the meter of `pipe`, or a new one.
+
+    The pipe keeps a new one unless it is only looked at.
+    """
     meter: Meter = pipe.__dict__.get("_meter") or Meter()
     if keep:
         pipe.__dict__["_meter"] = meter
@@ -97,7 +103,10 @@ def meter_of(pipe: Any, *, keep: bool = True) -> Meter:
 
 
 def metered(iterator: Iterator[T], meter: Meter) -> Iterator[T]:
-    """Yield what `iterator` yields, and time it; with a method ``close``, as generators have."""
+    """Yield the items of `iterator`, and time it.
+
+    Like generators, the result has a method ``close``.
+    """
     blocks = _blocks(iterator, meter)
     items = _Items.from_iterable(blocks)
     items.parts = (blocks, iterator)  # type: ignore[attr-defined]
@@ -140,7 +149,10 @@ def _blocks(iterator: Iterator[T], meter: Meter) -> Iterator[Any]:
 
 
 def iterate(pipe: Any) -> Iterator[Any]:
-    """Return an iterator of `pipe` that is metered, whoever wrote the pipe: for what runs its last stage."""
+    """Return a metered iterator of `pipe`, of any package.
+
+    For the code that runs its last stage.
+    """
     if hasattr(type(pipe), "counts"):
         return iter(pipe)
     meter = _begun_anew(pipe)
@@ -148,7 +160,10 @@ def iterate(pipe: Any) -> Iterator[Any]:
 
 
 def _begun_anew(pipe: Any) -> Meter:
-    """Return the meter of `pipe` for a new iteration. It keeps the count of items: torch begins one anew each time."""
+    """Return the meter of `pipe` for a new iteration.
+
+    It keeps the count of items, which torch resets each time.
+    """
     meter = meter_of(pipe)
     meter.items_before = items_of(pipe, meter)
     pipe._number_of_samples_yielded = 0
@@ -162,7 +177,10 @@ def items_of(pipe: Any, meter: Meter) -> int:
 
 
 def count_given(pipe: Any, number: int) -> None:
-    """Count `number` items as given in an iteration of `pipe` that nobody needs: they were known before."""
+    """Count `number` items as given in an iteration that is not needed.
+
+    They were known before.
+    """
     meter = _begun_anew(pipe)
     meter.end(meter.begin())
     pipe._number_of_samples_yielded = number

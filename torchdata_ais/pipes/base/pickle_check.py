@@ -17,7 +17,7 @@ _TODO = (
 
 
 class Pickled(NamedTuple):
-    """What `dumped` returns."""
+    """Result of `dumped`."""
 
     data: bytes
     by_dill: bool
@@ -46,8 +46,9 @@ def loaded(pickled: Pickled) -> Any:
 
 
 def sendable(state: Any) -> Any:
-    """Return `state` as it goes to a process that is being started: as it is, or pickled if only dill can do it.
+    """Return `state` as it is sent to a process that is being started.
 
+    That is as it is, or pickled if only dill can do it.
     For ``__getstate__`` of what torch's DataLoader is given; `received` in ``__setstate__`` undoes it.
 
     Raises:
@@ -76,7 +77,7 @@ def dill_if_installed() -> Any:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raise `UsageError` where what is pickled inside has a function that cannot be."""
+    """Raise `UsageError` if a pickled object has an unpicklable function."""
     try:
         yield
     except AISError as error:
@@ -91,7 +92,9 @@ def explained() -> Iterator[None]:
 
 
 def check_sendable(stage: str, values: Iterable[Any]) -> None:
-    """Raise `UsageError` if a process is being started that is sent such a function: pickle does not say whose it is.
+    """Raise `UsageError` if a starting process is sent such a function.
+
+    pickle does not report which object has it.
 
     Args:
         stage: What to call their owner.

@@ -1,6 +1,6 @@
 """Base class of all stages.
 
-A pickle holds the attributes of a stage. Another version would read them as attributes of its own, so each stage
+A pickle holds the attributes of a stage. Another version would read them as its attributes, so each stage
 pickles a mark.
 """
 
@@ -63,8 +63,9 @@ _STAYS = ("_live", "_busy", "left_at", "stats", "under_way", "rows", "memory")
 
 
 class Pipe(Methods[T_co], Stage):
-    """Base of every stage: an `IterDataPipe` that says what it is (`Stage`), and whose running state never travels.
+    """Base of every stage: an `IterDataPipe` that implements `Stage`.
 
+    Its running state is never pickled.
     Subclasses keep constructor arguments in private attributes (torch prints public ones in error messages), put
     what a running iterator needs under ``self._live`` and the item at work under ``self._busy``, and write ``_items``
     as a generator, so that nothing happens before the first item is asked for.
@@ -118,7 +119,7 @@ class Pipe(Methods[T_co], Stage):
         return place_in(self._busy)
 
     def error_policy(self) -> ErrorPolicy | None:
-        """Return what the stage does about errors, if it can do anything but raise them."""
+        """Return the error policy, if the stage can do anything but raise."""
         return vars(self).get("_policy")
 
     def __getstate__(self) -> Any:
@@ -143,7 +144,7 @@ class Pipe(Methods[T_co], Stage):
         return True
 
     def __len__(self) -> int:
-        """How many items come, where that is known before: below ``.read_samples()``."""
+        """Number of items, if known before: downstream of ``.read_samples()``."""
         source = vars(self).get("_source")
         length = self.effect().length(len(source)) if source is not None and below_plan(source) else None
         if length is not None:
@@ -176,7 +177,10 @@ class Pipe(Methods[T_co], Stage):
                 raise NoStageError(type(self).__name__, name) from None
 
         def shuffle(self, *arguments: Any, **named: Any) -> IterDataPipe[Any]:
-            """Mix shards, by torch's stage of that name. Samples are mixed by ``.shuffled(n)``."""
+            """Mix shards, by torch's stage of that name.
+
+            Samples are mixed by ``.shuffled(n)``.
+            """
             if (error := refused_behind(self, "shuffle")) is not None:
                 raise error
             reads = any(isinstance(stage, Pipe) and stage.reads for stage in upstream(self))
@@ -200,7 +204,9 @@ Pipe.__iter__ = measured(Pipe.__iter__)  # type: ignore[method-assign]
 
 
 def as_pipe(source: Any) -> IterDataPipe[Any]:
-    """Return `source` if it is a pipe, else a pipe over it: one string, or any iterable of items.
+    """Return `source` if it is a pipe, else a pipe over it.
+
+    It may be one string, or any iterable of items.
 
     Raises:
         UsageError: Nothing can be taken out of it.
@@ -216,7 +222,7 @@ def as_pipe(source: Any) -> IterDataPipe[Any]:
 
 
 def check_source(source: IterDataPipe[Any]) -> None:
-    """Raise `UsageError` if a stage of ours cannot stand behind `source`."""
+    """Raise `UsageError` if a stage of ours cannot follow `source`."""
     refuse_foreign(source)
     check_below_plan(source)
     _refuse_second_filter(source)

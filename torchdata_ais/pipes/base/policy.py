@@ -24,10 +24,10 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class ErrorPolicy:
-    """Decides whether a stage goes on after an error.
+    """Decides whether a stage continues after an error.
 
     Errors of the call, the program or the machine (`torchdata_ais.errors.NEVER_SKIPPED`) are always raised, and no
-    handler is asked about them. Nothing ever sleeps.
+    handler is called for them. Nothing ever sleeps.
 
     Args:
         on_error: See `OnError`. ``"warn"`` and ``"skip"`` log the first error of a class in full and count the
@@ -63,15 +63,20 @@ class ErrorPolicy:
 
     @property
     def is_share(self) -> bool:
-        """Whether the limit is a share of the items."""
+        """True if the limit is a share of the items."""
         return self.on_error != "raise" and isinstance(self.max_errors, float) and self.max_errors < 1
 
     def is_share_over(self, items: int, skipped: int, *, processes: int = 1, at_end: bool = False) -> bool:
-        """Return whether so many of the items of so many processes are more than the share that may be given up."""
+        """Return whether more than the allowed share of the items was given up.
+
+        The counts are those of so many processes.
+        """
         return (at_end or items >= _RATE_AFTER * processes) and skipped > (self.max_errors or 0.0) * items
 
     def goes_on(self, error: Exception, stats: StageStats, stage: str) -> bool:
-        """Return True to go on with the next item, False to end the stream; or raise `error`.
+        """Return True to continue with the next item, False to end the stream.
+
+        Or raise `error`.
 
         Args:
             error: What happened.
@@ -95,7 +100,10 @@ class ErrorPolicy:
         return go_on
 
     def at_end(self, stats: StageStats, stage: str) -> None:
-        """Raise if a share was allowed, and more was given up of a stream too short to tell before."""
+        """Raise if more than the allowed share of a short stream was given up.
+
+        Such a stream is too short to decide that earlier.
+        """
         if self.on_error != "raise" and self._is_over(stats, at_end=True):
             raise AISError(f"{self._too_many(stats, stage)}; the first: {stats.examples[0]}")
 
@@ -121,7 +129,7 @@ class ErrorPolicy:
         return f"{stage}() met {count} errors in {stats.items} items, over max_errors={self.max_errors}"
 
     def shown(self) -> list[str]:
-        """Return what `repr` of a stage shows of it: nothing, where errors are raised."""
+        """Return the text for a stage's `repr`: empty if errors are raised."""
         return [] if self.on_error == "raise" else [repr(self)]
 
     def __repr__(self) -> str:
@@ -132,7 +140,7 @@ class ErrorPolicy:
 
 
 def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
-    """Return `result` as a `Sample` that stands where `sample` stands, if that is one.
+    """Return `result` as a `Sample` with the origin of `sample`, if any.
 
     Example:
         >>> keep_place({"cls": 1}, Sample({"cls": b"1"}, place=7)).place
@@ -148,7 +156,7 @@ def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
 
 
 def place_of(sample: Mapping[str, Any], field: str | None = None) -> dict[str, Any]:
-    """Return where `sample`, or a field of it, comes from, for the ``[at]`` line of an error.
+    """Return the origin of `sample` or a field, for an error's ``[at]`` line.
 
     Example:
         >>> place_of({"__key__": "a", "cls": 3}, "cls")
@@ -176,7 +184,7 @@ def place_in(item: Any) -> dict[str, Any]:
 
 
 def require_dict(sample: Any, stage: str) -> dict[str, Any]:
-    """Return `sample`; raise `UsageError` if it is no dict."""
+    """Return `sample`; raise `UsageError` if it is not a dict."""
     if isinstance(sample, dict):
         return sample
     raise UsageError.at(
@@ -194,13 +202,13 @@ _RUNS = ("torchdata_ais.pipes.base.", "torchdata_ais.loaders.", "torchdata_ais.w
 
 
 def note_place(error: Exception, item: Any, stage: Stage | None, place: dict[str, Any]) -> None:
-    """Add to the traceback of an error of a user's function which stage called it, with what, and for which sample.
+    """Add stage, argument and sample to the traceback of a user's error.
 
     The error keeps its class and arguments. Python 3.10 does not print notes, but the counts of a stage do.
 
     Args:
         error: Nothing is added to one of this package, which says so itself, or to one that was here before.
-        item: What the function was given, or stands in; None if that is not known.
+        item: Argument of the function, or its container; None if that is not known.
         stage: The stage.
         place: ``url`` and ``key`` of the sample at work, where the item does not know them.
     """
@@ -219,8 +227,9 @@ def note_place(error: Exception, item: Any, stage: Stage | None, place: dict[str
 
 
 def trimmed(error: _E) -> _E:
-    """Return the same error without the way it came up through stages and loaders, which would hide it in 60 lines.
+    """Return the same error without the frames of stages and loaders.
 
+    They would hide it in 60 lines.
     What is kept begins with the first frame that is none of ours: the user's function. An error of ours, or of C code,
     keeps the frames of the stage itself.
     """

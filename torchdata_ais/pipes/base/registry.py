@@ -17,8 +17,9 @@ P = TypeVar("P", bound=type)
 
 
 def stage(name: str) -> Callable[[P], P]:
-    """Register a class under a functional name: ``pipe.name(...)`` makes it with `pipe` as its source.
+    """Register a class under a functional name.
 
+    ``pipe.name(...)`` makes it with `pipe` as its source.
     Reloading a module replaces our own class. A name that another package took first stays with it: a warning
     says so, the constructor stays usable, and a chain that reaches a stage of ours through the foreign one is
     refused.
@@ -55,7 +56,7 @@ _NO_STAGE = dict.fromkeys(
 
 
 class NoStageError(AttributeError):
-    """A pipe has no such stage or attribute. Asked for by `hasattr`, it never makes its text."""
+    """A pipe has no such stage or attribute. `hasattr` never makes its text."""
 
     def __str__(self) -> str:
         kind, name = self.args
@@ -66,7 +67,7 @@ class NoStageError(AttributeError):
 
 
 class StageMaker:
-    """Makes a stage behind a pipe: ``pipe.name(...)``.
+    """Makes a stage after a pipe: ``pipe.name(...)``.
 
     torch's own function for that has parameters called ``cls`` and ``source_dp``; ours may be keywords of the stage,
     as in ``.map_dict(cls=int)``.
@@ -84,7 +85,7 @@ class StageMaker:
         return inspect.Signature(behind_source, return_annotation=self.args[0].__name__)
 
     def __call__(self, source: Any, /, *arguments: Any, **named: Any) -> Any:
-        """Return the stage behind `source`."""
+        """Return the stage after `source`."""
         return self.args[0](source, *arguments, **named)
 
 
@@ -97,7 +98,10 @@ def _owner(name: str) -> type | None:
 
 
 def name_of(pipe: IterDataPipe[Any]) -> str:
-    """Return what a stage is chained by, of torch's and of torchdata's own, too; or its class's name."""
+    """Return the functional name of a stage, or the name of its class.
+
+    This includes stages of torch and torchdata.
+    """
     kind = type(pipe)
     if isinstance(pipe, Stage):
         return pipe.functional_name or kind.__name__
@@ -110,7 +114,10 @@ def name_of(pipe: IterDataPipe[Any]) -> str:
 
 
 def refuse_foreign(source: IterDataPipe[Any]) -> None:
-    """Raise `UsageError` if `source` was made by the stage of another package that took a name of ours."""
+    """Raise `UsageError` if another package's stage took a name of ours.
+
+    `source` was made by that stage.
+    """
     if isinstance(source, Stage):
         return
     for name in STAGES:

@@ -21,7 +21,9 @@ from torchdata_ais.state import SeedState
 
 
 def mix_seed(*parts: object) -> int:
-    """Return a 64-bit seed that depends on every part, the same on every machine and in every process.
+    """Return a 64-bit seed that depends on every part.
+
+    It is the same on every machine and in every process.
 
     Example:
         >>> mix_seed(0, 1) == mix_seed(0, 1), mix_seed(0, 1) == mix_seed(1, 0)
@@ -63,7 +65,7 @@ class EpochSeed:
         return SeedState(self.epoch, self._current)
 
     def restore(self, state: SeedState) -> None:
-        """Make the next epoch the one that was current when `save` was called, if one had begun."""
+        """Make the epoch of the time of `save` the next one, if it had started."""
         if not state.epochs:
             return
         self.epoch = state.epochs - 1
@@ -83,8 +85,9 @@ class Seeded(Stage):
 
 
 def seed_shufflers(pipe: IterDataPipe[Any], seed: int, *, always: bool) -> None:
-    """Give torch's own ``.shuffle()`` stages above `pipe` a seed: always, or where the loader has sent none.
+    """Seed torch's ``.shuffle()`` stages upstream of `pipe`.
 
+    Do so always, or only where the loader has sent none.
     Left alone they draw one from torch's global generator: another order in each process, and none that could
     be had again.
     """
@@ -106,7 +109,7 @@ class EpochCall(NamedTuple):
 
 
 class NextEpoch:
-    """What ``set_epoch`` was last called with, for all copies of an object.
+    """Last argument of ``set_epoch``, for all copies of an object.
 
     Copies in the process of the program are made by pickle, and share this object. Workers share its memory if they
     were forked, or were sent it by torch. A worker begins with the call that was the last when it was started, so that

@@ -54,7 +54,10 @@ class StageTransport:
             raise UsageError.at(f"{shown}: {error}", todo="pass numbers for sizes and times") from None
 
     def sizes(self, pipe: IterDataPipe[Any]) -> tuple[int, int]:
-        """Return ``prefetch_bytes`` and ``block_bytes`` for `pipe`, also where no endpoint is known yet."""
+        """Return ``prefetch_bytes`` and ``block_bytes`` for `pipe`.
+
+        It works also where no endpoint is known yet.
+        """
         try:
             options = self.resolve(pipe)
         except AISError:
@@ -67,7 +70,10 @@ class StageTransport:
         return self._resolved(next((given for given in known if given is not None), None))
 
     def resolve_over(self, known: StoreOptions) -> StoreOptions:
-        """Return the settings where something else than a stage above is known: what the stage was given, else that."""
+        """Return the settings of the stage, else those of `known`.
+
+        `known` does not come from an upstream stage.
+        """
         given = self.given if self.given is not None else known if known.endpoint else None
         return self._resolved(given)
 
@@ -79,7 +85,10 @@ class StageTransport:
 
 
 def share_node(pipe: IterDataPipe[Any], processes: int) -> None:
-    """Have the stages of `pipe` take their part of what a node may have, of so many processes."""
+    """Divide the limits of a node among so many processes.
+
+    The stages of `pipe` take their part.
+    """
     for transport in _transports(pipe):
         transport.on_node = processes
 
@@ -101,7 +110,10 @@ def place_named(source: Any, prefix: str, template: str | None) -> str:
 
 
 def key_of(source: Any) -> str | None:
-    """Return what tells a source from others, in every process alike; None if that is not known."""
+    """Return the identity of a source, equal in every process.
+
+    None if that is not known.
+    """
     if isinstance(source, (str, Path)):
         return str(source)
     if type(source).__name__ == "Bucket":
@@ -110,7 +122,10 @@ def key_of(source: Any) -> str | None:
 
 
 def options_of(sources: list[Any], cluster: Cluster) -> StoreOptions | None:
-    """Return the options of the cluster; an SDK bucket supplies those that `cluster` leaves open."""
+    """Return the options of the cluster.
+
+    An SDK bucket supplies those that `cluster` leaves open.
+    """
     given = given_options(cluster)
     bucket = next((source for source in sources if hasattr(source, "client")), None)
     if bucket is None or (given is not None and given.endpoint):

@@ -49,12 +49,17 @@ except ImportError as error:
 
 
 def is_fork(pipe: object) -> bool:
-    """Return whether `pipe` is a branch of a fork or a demultiplexer, or what gives its branches their items."""
+    """Return whether `pipe` is a branch of a fork or a demultiplexer.
+
+    Also True for the pipe that gives its branches their items.
+    """
     return isinstance(pipe, (_ChildDataPipe, _ContainerTemplate))
 
 
 def all_pipes(pipe: Any) -> list[Any]:
-    """Return `pipe` and every pipe it depends on, of any package, nearest first, each once.
+    """Return `pipe` and all pipes it depends on, nearest first, each once.
+
+    They may be of any package.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper
@@ -66,7 +71,7 @@ def all_pipes(pipe: Any) -> list[Any]:
 
 
 def pipes_in(graph: dict[int, tuple[Any, Any]]) -> list[Any]:
-    """Return the pipes of the graph that `traverse_dps` returned, nearest first, each once."""
+    """Return the pipes of a `traverse_dps` graph, nearest first, each once."""
     found: dict[int, Any] = {}
     graphs = deque([graph])
     while graphs:

@@ -25,7 +25,7 @@ _EFFECTS = {
 
 
 class CoreStage(Stage):
-    """What is known of a stage that is not ours.
+    """Description of a stage that is not ours.
 
     Args:
         pipe: The stage.
@@ -79,7 +79,10 @@ def stage_of(pipe: IterDataPipe[Any]) -> Stage:
 
 
 def gives_at_once(pipe: IterDataPipe[Any]) -> bool:
-    """Return whether the next item of `pipe` comes without waiting: it stands in a list, or is listed already."""
+    """Return whether the next item of `pipe` is in a list or listed already.
+
+    Then it comes without waiting.
+    """
     return stage_of(pipe).ready and all(gives_at_once(source) for source in parents(pipe))
 
 
@@ -102,7 +105,10 @@ def stage_at_work(pipe: IterDataPipe[Any], frame: FrameType | None) -> IterDataP
 
 
 def _code_of(pipe: IterDataPipe[Any]) -> CodeType:
-    """Return the code of the generator that iterates a stage; below torch's wrapper, for stages that are not ours."""
+    """Return the code of the generator that iterates a stage.
+
+    For stages that are not ours it is the code inside torch's wrapper.
+    """
     method = getattr(type(pipe), stage_of(pipe).loop if isinstance(pipe, Pipe) else "__iter__")
     code: CodeType = inspect.unwrap(method).__code__
     return code

@@ -15,7 +15,9 @@ _NO_PIPES = frozenset({type(None), bool, int, float, str, bytes, types.FunctionT
 
 
 def parents(pipe: Any) -> list[IterDataPipe[Any]]:
-    """Return the pipes that `pipe` reads from: its attributes that are pipes, or collections of pipes.
+    """Return the pipes that `pipe` reads from.
+
+    They are its attributes that are pipes, or collections of pipes.
 
     Raises:
         UsageError: It is neither a pipe nor anything that could hold one.
@@ -62,7 +64,7 @@ def is_sharding(pipe: IterDataPipe[Any]) -> bool:
 
 
 def at_work(source: IterDataPipe[Any]) -> dict[str, Any]:
-    """Return ``url`` and ``key`` of the sample that is at work in `source` or above it.
+    """Return ``url`` and ``key`` of the current sample at or above `source`.
 
     ``{}`` where that is not known, or where a stage on the way holds others, too.
     """

@@ -57,7 +57,7 @@ def below_plan(pipe: IterDataPipe[Any]) -> bool:
 
 
 def check_below_plan(tail: IterDataPipe[Any]) -> None:
-    """Raise `UsageError` if a stage of `tail` cannot stand where it does, below a stage that reads by a plan."""
+    """Raise `UsageError` if a stage of `tail` cannot follow a planned reader."""
     for pipe in upstream(tail):
         for source in parents(pipe):
             if (error := refused_behind(source, name_of(pipe))) is not None:
@@ -70,7 +70,7 @@ def check_below_plan(tail: IterDataPipe[Any]) -> None:
 
 
 def refused_behind(source: IterDataPipe[Any], name: str) -> UsageError | None:
-    """Return the error for a stage of that functional name behind `source`; None where it may stand.
+    """Return the error for a stage of that name after `source`, or None.
 
     Example:
         >>> from torchdata_ais.pipes.base.torch_pipes import IterableWrapper

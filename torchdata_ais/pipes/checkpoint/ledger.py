@@ -1,9 +1,9 @@
 """Checkpoint of a pipe.
 
 Between two items of the last stage a chain is at rest: all that is under way is what `load_tar` has open, what it
-has not begun, and the samples that single stages hold (a shuffle buffer, decode threads). A checkpoint writes down
+has not started, and the samples that single stages hold (a shuffle buffer, decode threads). A checkpoint writes down
 just that, the samples by their place only. To resume, `load_tar` reads the held samples again, those of the last
-stage first, then goes on where the shards stood; each stage lets the samples of the stages below pass and takes
+stage first, then continues at the shards' positions; each stage lets the samples of the stages below pass and takes
 back its own.
 
 Only a straight chain of known stages can be saved: a stage that keeps items back without saying so would lose them.
@@ -37,7 +37,7 @@ Chain = tuple[list[Stage], Reader]
 
 
 class Obstacle(NamedTuple):
-    """What a checkpoint cannot pass through.
+    """Reason why a checkpoint cannot pass through.
 
     Attributes:
         stage: The stage.
@@ -111,7 +111,10 @@ def _walk(tail: IterDataPipe[Any]) -> Chain | Obstacle:
 
 
 def stage_names(tail: IterDataPipe[Any]) -> list[str]:
-    """Return the stages from `tail` to the reader as texts: what makes two pipelines the same for a state."""
+    """Return the stages from `tail` to the reader as texts.
+
+    Two pipelines with equal texts are the same for a state.
+    """
     stages, reader = chain_of(tail)
     said = (
         f"{stage.functional_name or type(stage).__name__}({stage.identity()})" for stage in (*stages, reader)
@@ -120,9 +123,9 @@ def stage_names(tail: IterDataPipe[Any]) -> list[str]:
 
 
 def save(tail: IterDataPipe[Any]) -> InstanceState | None:
-    """Return where the pipe stands; None if it was not begun.
+    """Return the position of the pipe; None if it was not started.
 
-    Call it between two items: after one was received and before the next is asked for.
+    Call it between two items: after one was received and before the next is requested.
     """
     stages, reader = chain_of(tail)
     held: list[int] = []

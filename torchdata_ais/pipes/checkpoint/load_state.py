@@ -41,7 +41,7 @@ from torchdata_ais.urls import Location, ObjectURL, parse_url
 
 
 class Rest(NamedTuple):
-    """What one instance has to read.
+    """Data that one instance has to read.
 
     Attributes:
         left: Bitmap of the positions of the shards to begin.
@@ -63,7 +63,7 @@ def rest_of(part: Part, total: int) -> Rest:
 
 
 def _begun(part: Part) -> tuple[list[OpenPosition], list[int], list[ShardVersion]]:
-    """Return the shards that `part` is to go on with, the samples to read again, and the shards those came from."""
+    """Return the rest of `part`: shards, samples to read again, their shards."""
     if isinstance(part, InstanceState):
         return part.reader.open, part.reader.places(), part.reader.versions
     begun = [_begun(other) for other in part.of]
@@ -76,7 +76,10 @@ def _begun(part: Part) -> tuple[list[OpenPosition], list[int], list[ShardVersion
 
 
 def _times_left(part: Part, total: int) -> NDArray[np.uint32]:
-    """Return how often `part` has the shard at each position to begin: once at most, if its states do not overlap."""
+    """Return how often `part` has the shard at each position to begin.
+
+    That is at most once, if its states do not overlap.
+    """
     times = np.zeros(total, np.uint32)
     for other in [part] if isinstance(part, InstanceState) else part.of:
         if isinstance(other, InstanceState):
@@ -91,16 +94,16 @@ def _times_left(part: Part, total: int) -> NDArray[np.uint32]:
 
 
 def check_data(part: Part, digests: tuple[str, str], urls: Sequence[str]) -> None:
-    """Raise an error if the shards are not the ones a checkpoint was taken over.
+    """Raise an error if the shards differ from those of the checkpoint.
 
     Args:
-        part: What is to be resumed.
+        part: State to resume.
         digests: Those of all shards when it was taken, and now; empty where that is not known.
         urls: The shards of the epoch.
 
     Raises:
         StateError: Other shards; or a state that names more than there are, or one twice.
-        ObjectChangedError: A shard that samples are still to be read of was written anew.
+        ObjectChangedError: A shard that samples are still to be read of was replaced.
     """
     for leaf in part.leaves():
         _check_seen(leaf.reader, urls)
@@ -155,7 +158,7 @@ def _check_positions(reader: ReaderState, urls: Sequence[str]) -> None:
 
 
 def _check_unchanged(reader: ReaderState, urls: Sequence[str]) -> None:
-    """Raise `ObjectChangedError` for a shard that samples are still to be read of, if the listing has another one."""
+    """Raise `ObjectChangedError` if a shard with unread samples has changed."""
     begun: Iterable[OpenPosition | ShardVersion] = chain(reader.open, reader.versions)
     for shard in begun:
         url = urls[shard.position] if shard.position < len(urls) else None
@@ -180,7 +183,10 @@ def _too_few(position: int, urls: Sequence[str]) -> StateError:
 
 
 def url_hash(url: str | Location) -> int:
-    """Return 32 bits that tell one shard from another; host and port do not count, a cluster may have moved."""
+    """Return 32 bits that distinguish shards.
+
+    Host and port do not count: a cluster may have moved.
+    """
     return xxhash.xxh32_intdigest(parse_url(url).uri.encode())
 
 
@@ -189,7 +195,9 @@ Resume = tuple[Part, tuple[str, str]]
 
 
 def url_of(item: Any) -> str:
-    """Return the URL in an item: the string itself, or the ``"url"`` of a mapping.
+    """Return the URL in an item.
+
+    That is the string itself, or the ``"url"`` of a mapping.
 
     Raises:
         UsageError: It is neither.
@@ -222,11 +230,11 @@ class LoadState:
         source: The pipe of shards, sharding filter included.
         store: Transport settings.
         options: How shards are parsed.
-        resume: What is to be resumed, or None to begin the epoch.
+        resume: State to resume, or None to begin the epoch.
 
     Attributes:
         queue: The open shards; the first is read next.
-        ahead: The shard after them if it was opened before its turn, so that nobody waits for its node to answer.
+        ahead: The shard after them if it was opened before its turn, to avoid a wait for its node's answer.
         held: Places still to be read again for the stages below.
     """
 
@@ -267,7 +275,8 @@ class LoadState:
         self._failure: Exception | None = None
 
     def open_next(self) -> bool:
-        """Begin to read the next shard of the order; return False if there is none."""
+        """Begin to read the next shard of the order; return False at the end."""
+        # An error of a shard that was opened early is raised at the turn of that shard.
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -279,7 +288,7 @@ class LoadState:
         return True
 
     def look_ahead(self) -> None:
-        """Let the next shard answer while the ones before it are read to their end."""
+        """Request the next shard while the ones before it are read to their end."""
         if not self._looks_ahead or self.ahead is not None:
             return
         try:
@@ -300,7 +309,7 @@ class LoadState:
         return OpenShard(place_of(item), position, self._store, self._options, **how)
 
     def _begin(self, shard: OpenShard) -> None:
-        """Read a shard, behind those already open."""
+        """Read a shard, after those already open."""
         self._seen.append(SeenShard(shard.position, url_hash(shard.place)))
         self.queue.append(shard)
 
@@ -314,8 +323,12 @@ class LoadState:
             yield url, run
 
     def save(self, held: Iterable[int]) -> ReaderState:
-        """Return what is left to read, and which objects the samples `held` by the stages below came from."""
+        """Return the rest to read, and the origins of the `held` samples.
+
+        The origins are objects; downstream stages hold the samples.
+        """
         places = array("Q", (*held, *self.held))
+        # The shard opened ahead was taken from the order, but no sample of it was yielded: it counts as left.
         return ReaderState(
             *self._order.save(last_is_left=self.ahead is not None),
             [
@@ -328,7 +341,10 @@ class LoadState:
         )
 
     def remember(self, shard: OpenShard) -> None:
-        """Keep in mind which version of a shard was read: stages may hold samples of it for long."""
+        """Remember the version of a shard that was read.
+
+        Stages may hold samples of it for long.
+        """
         self._known.pop(shard.position, None)
         self._known[shard.position] = shard.version, shard.checksum
         if len(self._known) > _KNOWN:

@@ -3,7 +3,7 @@
 A shard is named by its *position*: its index in the epoch's order before the split over ranks and workers. The
 order itself is not stored, it is a function of (data, seed, epoch). In a fresh epoch instance `i` of `n` reads the
 positions ``i, i + n, i + 2n, ...``: the count read so far says all. After a resume on another topology the rest is
-dealt out anew, and a bitmap says what is left.
+redistributed, and a bitmap contains the remaining shards.
 
 Shards come from one lister, and torch's ``.shuffle()`` may mix them. What it would do to their names is done here to
 their numbers: the same draws, the same order, and a million shards are 4 MB.
@@ -38,14 +38,14 @@ class ListedOrder(NamedTuple):
 
     Attributes:
         urls: The shards.
-        stages: What stands behind them, nearest to them first; none of it changes or drops one.
+        stages: Stages after them, nearest to them first; none of it changes or drops one.
     """
 
     urls: PackedURLs
     stages: list[IterDataPipe[Any]]
 
     def numbers(self) -> Iterator[int]:
-        """Yield the numbers of the shards in the order of the epoch that begins now."""
+        """Yield the numbers of the shards in the order of the starting epoch."""
         numbers: Iterable[int] = range(len(self.urls))
         for stage in self.stages:
             if type(stage) is Shuffler:
@@ -75,7 +75,10 @@ class EpochURLs:
 
 
 def listed_order(pipe: IterDataPipe[Any]) -> ListedOrder | None:
-    """Return the shards that `pipe` gives, if they are listed and nothing is done to them but mixing; else None."""
+    """Return the shards of `pipe`, if they are listed and at most mixed.
+
+    Else return None.
+    """
     stages: list[IterDataPipe[Any]] = []
     while (urls := stage_of(pipe).packed()) is None:
         above = parents(pipe)
@@ -87,7 +90,7 @@ def listed_order(pipe: IterDataPipe[Any]) -> ListedOrder | None:
 
 
 def _shuffled_by(shuffler: Any, items: Iterable[_T], waiting: MutableSequence[_T]) -> Iterator[_T]:
-    """Yield `items` in the order in which torch's stage `shuffler` would yield them after its reset.
+    """Yield `items` in the order of torch's stage `shuffler` after its reset.
 
     Args:
         shuffler: The stage.
@@ -127,7 +130,10 @@ def positions_of(bits: bytes) -> Iterator[int]:
 
 
 def find_sharder(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
-    """Return the sharding filter above `pipe` if only one-to-one stages stand between, else None."""
+    """Return the sharding filter upstream of `pipe`, or None.
+
+    None if other than one-to-one stages are between them.
+    """
     while True:
         if isinstance(pipe, ShardingFilter):
             return pipe
@@ -137,7 +143,9 @@ def find_sharder(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
 
 
 class ShardOrder:
-    """Yields ``(position, item)`` of the shards an instance reads, and knows what is left.
+    """Yields ``(position, item)`` of the shards an instance reads.
+
+    It tracks the rest.
 
     Args:
         source: The pipe of shards, sharding filter included.
@@ -178,7 +186,10 @@ class ShardOrder:
             yield position, self._items[position]
 
     def _own_of_all(self, number: int, instance: int) -> Iterator[tuple[int, Any]]:
-        """Do the sharding filter's work here, to see how many shards there are for all instances."""
+        """Split shards here, to count the shards of all instances.
+
+        The sharding filter would do the same.
+        """
         assert self._sharder is not None
         total = 0
         listed = self._listed
@@ -196,7 +207,7 @@ class ShardOrder:
             )  # fmt: skip
 
     def save(self, last_is_left: bool = False) -> tuple[int, int, int, bytes | None]:
-        """Return instances, instance, begun and left of a `ReaderState`.
+        """Return `instances`, `instance`, `begun` and `left` of a `ReaderState`.
 
         Args:
             last_is_left: Whether the last position that was given out belongs to what is left.
@@ -212,7 +223,10 @@ def _bytes_of(bits: int) -> bytes:
 
 
 def left_of(reader: ReaderState, total: int) -> slice | NDArray[np.bool_]:
-    """Return which of `total` shards in the epoch `reader` has still to begin, as an index of an array of them."""
+    """Return the shards that `reader` has still to begin, as an index.
+
+    It indexes an array of the `total` shards of the epoch.
+    """
     if reader.left is not None:
         wanted = np.zeros(total, np.bool_)  # count= of unpackbits leaves it undefined for no bytes at all
         bits = np.unpackbits(np.frombuffer(reader.left, np.uint8), bitorder="little")[:total]
@@ -222,12 +236,15 @@ def left_of(reader: ReaderState, total: int) -> slice | NDArray[np.bool_]:
 
 
 def epoch_items(source: IterDataPipe[Any], listed: ListedOrder | None) -> EpochURLs | list[Any]:
-    """Return the items of an epoch of `source`, as a single instance would get them."""
+    """Return the items of an epoch of `source`, as for a single instance."""
     return list(unsharded(source, find_sharder(source))) if listed is None else EpochURLs(listed)
 
 
 def listed_behind(source: IterDataPipe[Any]) -> ListedOrder | None:
-    """Return what the source of the sharding filter `source` gives, if it is one and that is listed."""
+    """Return the listed items that the sharding filter `source` reads.
+
+    None if it is another stage or they are not listed.
+    """
     return listed_order(source.source_datapipe) if isinstance(source, ShardingFilter) else None
 
 

@@ -52,7 +52,7 @@ class Substitutes:
         self._own = step
 
     def rows(self, step: int, left: int) -> list[Any]:
-        """Return the rows that are given in the place of the empty batch of `step`.
+        """Return the rows that replace the empty batch of `step`.
 
         Args:
             step: The step.
@@ -106,8 +106,9 @@ class Substitutes:
 
 
 def run_before(run: Run, step: int, rank: int) -> Iterator[tuple[int, list[Integers]]]:
-    """Yield the steps of an epoch before `step`, the nearest first, with the slices of all ranks, that of `rank` first.
+    """Yield the steps of an epoch before `step`, the nearest first.
 
+    Each comes with the slices of all ranks, that of `rank` first.
     Steps before the last segment of the run are counted in its global batches.
     """
     ranks = [(rank + other) % run.ranks for other in range(run.ranks)]
@@ -122,7 +123,7 @@ def run_before(run: Run, step: int, rank: int) -> Iterator[tuple[int, list[Integ
 
 
 def separate(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
-    """Return a copy of a chain that runs next to it, and counts errors for itself."""
+    """Return a copy of a chain that runs next to it, with its own errors."""
     other = with_above(pipe, separate)
     other = copy.copy(pipe) if other is pipe else other
     if isinstance(other, Pipe):
@@ -135,7 +136,10 @@ def separate(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
 
 
 def _chain(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:
-    """Yield the pipes above `pipe`, as long as there is one; a stage that batches is the last."""
+    """Yield the pipes upstream of `pipe`, as long as there is one.
+
+    A stage that batches is the last.
+    """
     above = parents(pipe)
     while len(above) == 1:
         yield above[0]
@@ -145,26 +149,32 @@ def _chain(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:
 
 
 def planned_above(pipe: IterDataPipe[Any]) -> PlannedStage | None:
-    """Return the stage that reads by a plan above `pipe`, if no batches are made in between."""
+    """Return the planned stage upstream of `pipe`, with no batches between."""
     *_, last = [None, *_chain(pipe)]
     return last if isinstance(last, PlannedStage) else None
 
 
 def slots_above(pipe: IterDataPipe[Any]) -> SlotStage | None:
-    """Return the nearest stage above `pipe` that knows for which batch an item is; None without a plan."""
+    """Return the nearest upstream stage that knows an item's batch.
+
+    None without a plan.
+    """
     if planned_above(pipe) is None:
         return None
     return next(above for above in _chain(pipe) if isinstance(above, SlotStage) and above.effect().holds)
 
 
 def gives_as_many(pipe: IterDataPipe[Any]) -> bool:
-    """Return whether no stage between `pipe` and the plan gives more items than it takes."""
+    """Return whether no stage from `pipe` to the plan gives additional items."""
     stages = (stage_of(above) for above in _chain(pipe) if not isinstance(above, PlannedStage))
     return all(stage.effect().gives in ("each", "fewer") for stage in stages)
 
 
 def drawn_above(pipe: IterDataPipe[Any]) -> DrawnStage | None:
-    """Return the nearest stage above `pipe` that knows of which draw an item is; None without a plan."""
+    """Return the nearest upstream stage that knows an item's draw.
+
+    None without a plan.
+    """
     for above in _chain(pipe):
         if isinstance(above, SlotBatcher):
             return above if planned_above(above) is not None else None
@@ -174,7 +184,10 @@ def drawn_above(pipe: IterDataPipe[Any]) -> DrawnStage | None:
 
 
 def maker_of_rows(pipe: IterDataPipe[Any]) -> Stage | None:
-    """Return the stage above `pipe` that can make the rows of its batches, if all between them hand them on."""
+    """Return the upstream stage that can make the rows of its batches.
+
+    All stages in between must hand them on.
+    """
     for above in _chain(pipe):
         stage = stage_of(above)
         if stage.makes_rows():
@@ -185,7 +198,10 @@ def maker_of_rows(pipe: IterDataPipe[Any]) -> Stage | None:
 
 
 def say_no_steps(source: IterDataPipe[Any], name: str) -> None:
-    """Warn that items below batches that a plan has laid down are no steps any more; called where a stage is made."""
+    """Warn that items downstream of planned batches are not steps.
+
+    Called where a stage is made.
+    """
     batched = any(stage_of(above).effect().gives == "batches" for above in upstream(source))
     if batched and plan_of(source) is not None:
         warnings.warn(
@@ -211,7 +227,9 @@ def check_planned(tail: IterDataPipe[Any]) -> PlannedStage | None:
 
 
 def not_steps(tail: IterDataPipe[Any], size: int) -> str | None:
-    """Return why the items of a planned pipe are not its batches, one for one; None if they are.
+    """Return why the items of a planned pipe are not its batches.
+
+    None if they are, one for one.
 
     Args:
         tail: The last stage.
@@ -229,7 +247,7 @@ def not_steps(tail: IterDataPipe[Any], size: int) -> str | None:
 
 
 class SlotBatcher(Pipe[Any], DrawnStage):
-    """Base of the stages that make batches: those that a plan has laid down, or of a stream.
+    """Base of the stages that make batches, planned or of a stream.
 
     Attributes:
         batchsize: Samples of a rank's batch, where the loader does not say otherwise.
@@ -239,7 +257,7 @@ class SlotBatcher(Pipe[Any], DrawnStage):
     batchsize = 1
 
     def say_to(self, plan: PlannedStage) -> None:
-        """Tell a planned stage what a batch is: loaders call it, and iterating does."""
+        """Give a planned stage its batch size: loaders and iterating call it."""
         plan.use_batches_of(self.batchsize)
 
     def __len__(self) -> int:
@@ -308,7 +326,10 @@ class SlotBatcher(Pipe[Any], DrawnStage):
     def _rows_as_planned(
         self, plan: PlannedStage, slots: SlotStage, draws: list[tuple[int, int]] | None = None
     ) -> Iterator[list[Any]]:
-        """Yield the rows that are left of each batch; `draws` is given the draw of each of them."""
+        """Yield the remaining rows of each batch.
+
+        `draws` is given the draw of each of them.
+        """
         at_once = gives_as_many(self)  # a batch is whole when as many have come as were planned
         rows: list[Any] = []
         filling, size = 0, 0

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 class SharedSeed(Unchanged):
-    """Passes items on, and keeps the seed that loaders send to stages before the sharding filter.
+    """Passes items on, and keeps the seed that loaders send.
+
+    Loaders send it to stages before the sharding filter.
 
     Attributes:
         sent: The seed sent last, or None.
@@ -48,7 +50,10 @@ class SharedSeed(Unchanged):
 
 
 def with_shared_seed(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
-    """Return `source`, or a copy, with a `SharedSeed` above it: before its sharding filter, if it has one."""
+    """Return `source`, or a copy, with a `SharedSeed` upstream.
+
+    It is before the sharding filter, if there is one.
+    """
     if shared_seed_above(source) is not None:
         return source
     sharder = sharder_above(source)
@@ -72,19 +77,22 @@ def sharder_above(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
 
 
 def instances_of(sharder: ShardingFilter | None) -> tuple[int, int]:
-    """Return among how many instances items are split, and which of them this one is."""
+    """Return the number of instances that share items, and this one's number."""
     return (1, 0) if sharder is None else (sharder.num_of_instances, sharder.instance_id)
 
 
 class SharedEpochSeed(EpochSeed):
-    """Gives each epoch a seed that is the same in every rank and worker: what `SharedSeed` was sent, if anything."""
+    """Gives each epoch a seed that is the same in every rank and worker.
+
+    It is the one that `SharedSeed` was sent, if any.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
         self._sends = 0
 
     def next_epoch_of(self, pipe: IterDataPipe[Any]) -> int:
-        """Return the seed of the epoch that `pipe`, the stage that asks, begins now."""
+        """Return the seed of the epoch that the calling stage `pipe` begins now."""
         shared = shared_seed_above(pipe)
         if shared is not None and shared.sends != self._sends:
             self._sends = shared.sends
@@ -94,7 +102,7 @@ class SharedEpochSeed(EpochSeed):
 
 
 class SampleSeeds:
-    """Gives each sample of an epoch a seed of its own.
+    """Gives each sample of an epoch its seed.
 
     Args:
         pipe: The stage that asks.
@@ -120,7 +128,10 @@ class SampleSeeds:
         self._count = 0
 
     def of(self, item: Any) -> int:
-        """Return the seed for `item`: of its key (its URL, for items that are URLs), or else of how many came."""
+        """Return the seed for `item`, from its key or the number of items before.
+
+        The key of an item that is a URL is the URL.
+        """
         if self._plan is not None:
             return self._of_draw(item)
         if isinstance(item, Mapping):
@@ -137,7 +148,10 @@ class SampleSeeds:
         return mix_seed(self.epoch_seed, "key", name, shard, sent)
 
     def _of_draw(self, item: Any) -> int:
-        """Return the seed for an item below a plan: of the draw it was made of, and how many came of that before."""
+        """Return the seed for an item downstream of a plan.
+
+        It follows from its draw, and from the number of earlier items of that draw.
+        """
         assert self._plan is not None
         if isinstance(item, PlannedSample):
             drawn = item.source, item.draw
@@ -149,7 +163,10 @@ class SampleSeeds:
         return mix_seed(self._plan.run_seed, self._own_seed, "draw", *drawn, self._count)
 
     def check_saveable(self) -> None:
-        """Raise `StateError` if seeds depend on how many items came before: that cannot be dealt out anew."""
+        """Raise `StateError` if seeds depend on the number of earlier items.
+
+        Such a state cannot be redistributed.
+        """
         if self._count:
             raise StateError.at(
                 "random draws for items without a key depend on the items before them",
@@ -158,7 +175,7 @@ class SampleSeeds:
 
 
 def reseed(pipe: IterDataPipe[Any], seed: int) -> None:
-    """Send every random stage at and above `pipe` a seed that follows from `seed`."""
+    """Send random stages at and above `pipe` seeds that follow from `seed`."""
     for index, above in enumerate(upstream(pipe)):
         if callable(getattr(above, "set_seed", None)):
             above.set_seed(mix_seed(seed, index) >> 1)

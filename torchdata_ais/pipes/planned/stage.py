@@ -28,7 +28,7 @@ _NO_BATCH = 8192  # positions a step, where nobody makes batches
 
 
 class Share(NamedTuple):
-    """What one worker of one rank gives in an epoch.
+    """Share of one worker of one rank in an epoch.
 
     Attributes:
         rank: This rank.
@@ -47,7 +47,7 @@ class Share(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What a planned stage is to give in an iteration.
+    """Output of a planned stage in one iteration.
 
     Attributes:
         run: The run.
@@ -89,11 +89,11 @@ class SlotStage(DrawnStage):
 
 
 class PlannedStage(SlotStage):
-    """A stage that reads by a plan: which run is next, which epoch of it, and which part of that.
+    """A stage that reads by a plan, with its next run, epoch and share.
 
     Attributes:
         data: What the plan is about.
-        batch_size: Samples of a rank's batch; None where nobody has said.
+        batch_size: Samples of a rank's batch; None if not set.
         run_seed: What the order, and each random draw below, depends on.
         slots_given: How many batches this worker had in the last iteration, once it is over.
         under_way: What is given in the iteration under way, or was in the last.
@@ -129,11 +129,14 @@ class PlannedStage(SlotStage):
     # What loaders say
 
     def take_task(self, task: Task) -> None:
-        """Give this in the next iteration: a loader says so."""
+        """Give this in the next iteration: a loader calls it."""
         self._task = task
 
     def take_share(self, share: Share) -> None:
-        """Be this part of all ranks and workers, until `forget_split`: a loader says so."""
+        """Be this part of all ranks and workers, until `forget_split`.
+
+        Loaders call it.
+        """
         self._given = share
 
     def apply_sharding(
@@ -152,28 +155,41 @@ class PlannedStage(SlotStage):
         self.data.group_by(None)
 
     def use_groups(self, grouping: Grouping) -> None:
-        """Draw groups of samples, of which one is the batch of a rank, unless a loader has said otherwise."""
+        """Draw groups of samples, one of which is the batch of a rank.
+
+        A loader may override it.
+        """
         self.batch_size = 1
         self.data.group_by(grouping)
 
     def set_seed(self, seed: int) -> Self:
-        """Take the seed of the next epoch, the same in all ranks and workers: loaders call it."""
+        """Take the seed of the next epoch, the same in all ranks and workers.
+
+        Loaders call it.
+        """
         self._sent = int(seed)
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next epoch; its order then follows from it and from `seed` alone.
+        """Set the number of the next epoch.
 
+        Its order then follows from it and from `seed` alone.
         Copies of this stage in loaders and in their workers take it, too, for the pass after the one under way.
         """
         self.next_epoch.set(whole_number(epoch, "epoch"))
 
     def take_epoch(self, epoch: int) -> None:
-        """Take the number of the next epoch: loaders call it. Only a later call of `set_epoch` counts."""
+        """Take the number of the next epoch: loaders call it.
+
+        Only a later call of `set_epoch` counts.
+        """
         self._epoch, self._was_set, self._calls = epoch, True, self.next_epoch.look().number
 
     def take_call(self, call: EpochCall) -> None:
-        """Take a call of `set_epoch`, once: loaders whose workers are to begin with the same one call it."""
+        """Take a call of `set_epoch`, once.
+
+        Loaders call it if their workers are to begin with the same one.
+        """
         self._was_sent_calls = True
         self._take_call(call)
 
@@ -202,23 +218,32 @@ class PlannedStage(SlotStage):
         return Share(rank, ranks, worker, workers)
 
     def rank_share(self) -> Share:
-        """Return what this rank reads; where no loader has said, the rank is that of torch.distributed."""
+        """Return the share of this rank.
+
+        If no loader has set the rank, it is that of torch.distributed.
+        """
         if self._task is not None or self._given is not None or self._groups:
             return self.share()
         rank, ranks = known_ranks()
         return Share(rank or 0, ranks)
 
     def batches(self) -> int:
-        """Return how many batches this rank gets in the next epoch, those given before a resume included."""
+        """Return the number of batches of this rank in the next epoch.
+
+        It includes those given before a resume.
+        """
         return self._next(self.rank_share())[2].steps
 
     def __len__(self) -> int:
-        """The number of samples that this rank gets in the next epoch, in all its workers."""
+        """Number of samples of this rank in the next epoch, over all workers."""
         share = self.rank_share()
         return self._next(share)[2].slots.given(share.rank)
 
     def _next(self, share: Share | None = None) -> tuple[Run, Share, Epoch]:
-        """Return the run, and what this instance, or another `share`, has of its next epoch."""
+        """Return the run, and the share of its next epoch.
+
+        The share is that of this instance, or another `share`.
+        """
         if self._task is not None:
             task = self._task
             return task.run, task.share, task.run.epoch_of(task.step)
@@ -243,11 +268,17 @@ class PlannedStage(SlotStage):
         return run, share, run.epoch(epoch)
 
     def _takes_sent(self) -> bool:
-        """Return whether the order follows from the seed that a loader has sent, not from the number of the epoch."""
+        """Return whether the order follows from the seed of a loader.
+
+        Else it follows from the number of the epoch.
+        """
         return self._sent is not None and not self._was_set
 
     def _begin(self, run: Run, share: Share, epoch: Epoch) -> Task:
-        """Begin an iteration over what `_next` has returned; after it comes the next epoch."""
+        """Begin an iteration over the result of `_next`.
+
+        After it comes the next epoch.
+        """
         task, self._task = self._task, None
         self.run_seed = run.seed
         if task is not None:
@@ -272,13 +303,13 @@ class PlannedStage(SlotStage):
 
     @property
     def gives_again(self) -> bool:
-        """Whether another batch is given in the place of an empty one."""
+        """True if another batch replaces an empty one."""
         return self._empty == "repeat"
 
     def steps(self) -> range:
-        """Return the steps of the batches of this worker in the iteration under way."""
+        """Return the steps of this worker's batches in the current iteration."""
         return range(0) if self._live is None else self._live.steps
 
     def lost(self, slot: int) -> EmptyBatchError | None:
-        """Return the error for a batch of which nothing is left; None: another is given in its place."""
+        """Return the error for an empty batch, or None if another replaces it."""
         return None if self.gives_again or self._live is None else self._live.lost(slot)

@@ -1,0 +1,40 @@
+"""Docstrings of the package follow the language rules of CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "torchdata_ais"
+CLAUSE = re.compile(r"(What|Where|Which|Who|How|Whether)\b")
+AVOIDED = re.compile(
+    r"\b(told|tells|heard|stands|lies|begun|nobody|somebody|whoever|anew|alike|beside|behind|neighbours?|rooms?|house|floor"
+    r"|goes on|of its own|is no|are no)\b",
+    re.IGNORECASE,
+)
+EXAMPLES = re.compile(r"^\s*(>>>|\.\.\.).*$", re.MULTILINE)
+
+
+def docstrings() -> dict[str, str]:
+    """Return the docstrings of modules, classes and functions, by file and line."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                if text:
+                    found[f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 1)}"] = text
+    return found
+
+
+def test_first_lines_are_short_and_no_clauses() -> None:
+    first = {place: text.partition("\n")[0] for place, text in docstrings().items()}
+    assert not [(place, line) for place, line in first.items() if len(line) > 72 or CLAUSE.match(line)]
+
+
+def test_avoided_words_are_at_most_one_in_a_thousand() -> None:
+    texts = {place: EXAMPLES.sub("", text) for place, text in docstrings().items()}
+    words = sum(len(text.split()) for text in texts.values())
+    found = [(place, word[0]) for place, text in texts.items() for word in AVOIDED.finditer(text)]
+    assert len(found) <= words / 1000, found
