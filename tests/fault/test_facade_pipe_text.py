@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import torchdata_ais.webdataset as wds
 from torchdata_ais import AISFileLoader, AISObjectLoader, AISSourceLister
-from torchdata_ais.errors import AISError, ReadError, TruncatedShardError, UsageError
+from torchdata_ais.errors import AISError, DuplicateFieldError, ReadError, TruncatedShardError, UsageError
 from torchdata_ais.pipes.base.pipe import as_pipe
 from torchdata_ais.testing import example_shards, shard_bytes
 from torchdata_ais.urls import ObjectURL, parse_url
@@ -179,9 +179,31 @@ def test_what_only_a_shell_understands_is_refused(text: str, got: str, here: Pat
         wds.gopen(f"pipe:{text}")
 
 
-def test_a_null_character_is_refused() -> None:
+@pytest.mark.parametrize("word", ["a\0b", "\ud800"])
+def test_a_word_that_no_program_can_get_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="list of words"):
-        wds.WebDataset("pipe:cat a\0b")
+        wds.WebDataset(f"pipe:cat {word}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x" * 300_000, "is not there"),
+        ("cat " + "a " * 1_000_000, "cannot be started: Argument list too long"),
+    ],
+)
+def test_a_command_that_is_too_long_is_an_error_of_its_shard(
+    text: str, message: str, shards: list[str]
+) -> None:
+    with pytest.raises(ReadError, match=message):
+        list(wds.WebDataset(f"pipe:{text}"))
+    assert len(list(wds.WebDataset([f"pipe:{text}", shards[0]], handler=wds.ignore_and_continue))) == 2
+
+
+def test_a_shard_cannot_set_the_url_of_its_samples(here: Path) -> None:
+    (here / "s.tar").write_bytes(shard_bytes({"a.__url__": b"pipe:touch made"}))
+    with pytest.raises(DuplicateFieldError):
+        list(wds.WebDataset("s.tar"))
 
 
 @pytest.mark.parametrize("unit", ["'a' ", "\\a", '"a"', "a", '"', "'", "~a", "|"])

@@ -1,4 +1,4 @@
-"""Commands that print a shard, from ``pipe:`` URLs and word lists of the program; no shell is used."""
+"""Commands that print a shard, run without a shell."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Command(str):
         None to speak of; on disk the size of one shard.
 
     Raises:
-        UsageError: No list of words, or a word contains a null character.
+        UsageError: No list of words, or a word that no program can be started with (a null character).
 
     Example:
         >>> Command(["zcat", "s.tar.gz"])
@@ -87,11 +87,7 @@ class Command(str):
 
     def __new__(cls, words: Sequence[str], timeout: float = 600.0) -> Self:
         """Return the command as a URL that shows it, without its secrets."""
-        if (
-            isinstance(words, str)
-            or not words
-            or not all(isinstance(word, str) and "\0" not in word for word in words)
-        ):
+        if isinstance(words, str) or not words or not all(map(_is_word, words)):
             raise UsageError.at(
                 "expected a command as a list of words", todo='write Command(["zcat", "s.tar.gz"])'
             )
@@ -102,7 +98,7 @@ class Command(str):
 
     @classmethod
     def from_text(cls, text: str, timeout: float = 600.0) -> Self:
-        """Return the command of a ``pipe:`` URL, split into words as a shell splits them.
+        """Return the command of a ``pipe:`` URL, split as a shell splits it.
 
         A trailing ``|| true``, which hides errors, is left out.
 
@@ -140,19 +136,13 @@ class Command(str):
             )
         if shutil.which(self.words[0]) is None:
             raise ReadError.at(
-                f"the command {redact_command(self.words[:1])!r} is not there",
+                f"the command {redact_command(self.words[:1])[:200]!r} is not there",
                 todo="install it",
                 url=str(self),
             )
         with (
             tempfile.TemporaryFile() as said,
-            subprocess.Popen(  # noqa: S603 - the words are the program's own, see above
-                [sys.executable, "-I", "-S", "-c", _KEEPER, *self.words],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=said,
-                start_new_session=True,
-            ) as keeper,
+            self._start(output, said) as keeper,
         ):
             try:
                 status = keeper.wait(self.timeout)
@@ -171,6 +161,18 @@ class Command(str):
                 tail = without_words(self.words, tail)
                 raise ReadError.at(f"the command ended with status {status}: {tail}", url=str(self))
 
+    def _start(self, output: IO[bytes], said: IO[bytes]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(  # noqa: S603 - the words are the program's own, see above
+                [sys.executable, "-I", "-S", "-c", _KEEPER, *self.words],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=said,
+                start_new_session=True,
+            )
+        except OSError as error:  # such as too many words
+            raise ReadError.at(f"the command cannot be started: {error.strerror}", url=str(self)) from None
+
 
 # Runs the command, and ends it when its own stdin is closed: by the death of the process that wants the output, too.
 _KEEPER = """
@@ -186,6 +188,13 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.killpg(0, signal.SIGTERM)  # what the command has left behind
 os._exit(status if status >= 0 else 128 - status)
 """
+
+
+def _is_word(word: Any) -> bool:
+    try:
+        return isinstance(word, str) and b"\0" not in os.fsencode(word)
+    except UnicodeEncodeError:  # half a character
+        return False
 
 
 def _words_of(text: str) -> list[str]:
@@ -232,7 +241,7 @@ def with_command(url: Any) -> Any:
 
 
 def with_commands(shards: Any) -> Any:
-    """Return `shards`; of a list or tuple the copy in which each ``pipe:`` URL is a `Command`.
+    """Return `shards`, with a `Command` for each ``pipe:`` URL of a list.
 
     A list or tuple is what the program passes itself. Items of iterators, pipes, data sets and open files are
     returned as they are, since they may come from data: readers refuse text there, and run a `Command` only.
@@ -257,7 +266,7 @@ def with_commands(shards: Any) -> Any:
 
 
 def named_by(item: Any) -> str:
-    """Return the URL or path that an item names: text, a path object, or a mapping with such a ``"url"``.
+    """Return the URL or path of an item: text, a path, or its ``"url"``.
 
     Raises:
         UsageError: It names none.
@@ -280,7 +289,7 @@ def readable(
     open_shards: int = 1,
     local_files: bool = True,
 ) -> Iterator[str]:
-    """Yield what can be read for each shard; a command is run when its turn comes.
+    """Yield the readable name of each shard, and run a command in its turn.
 
     Args:
         items: URLs, paths, or ``{"url": ...}``; see `with_commands` for ``pipe:``.
@@ -302,7 +311,7 @@ def readable(
                 todo="read commands with open_shards=1",
                 url=str(url),
             )
-        program = redact_command(url.words[:1]).rpartition("/")[2]
+        program = redact_command(url.words[:1]).rpartition("/")[2][:40]
         prefix = f"torchdata_ais-{program}-"  # errors of the shard show it
         with tempfile.NamedTemporaryFile(prefix=prefix, suffix=".tar") as output:
             try:
