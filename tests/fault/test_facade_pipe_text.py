@@ -189,7 +189,11 @@ def test_a_word_that_no_program_can_get_is_refused(word: str) -> None:
     ("text", "message"),
     [
         ("x" * 300_000, "is not there"),
-        ("cat " + "a " * 1_000_000, "cannot be started: Argument list too long"),
+        pytest.param(
+            "cat " + f"{'a' * 100_000} " * 40,
+            "cannot be started: Argument list too long",
+            marks=pytest.mark.ci,
+        ),
     ],
 )
 def test_a_command_that_is_too_long_is_an_error_of_its_shard(
