@@ -36,7 +36,7 @@ __all__ += ["__version__"]
 
 def __getattr__(name: str) -> object:
     if not name.startswith("_") and name not in __all__:
-        if _find_spec(f"{__name__}.{name}") is not None:  # a room, as in torchdata_ais.urls.split_url
+        if _find_spec(f"{__name__}.{name}") is not None:  # a package, as in torchdata_ais.urls.split_url
             return _importlib.import_module(f"{__name__}.{name}")
         from torchdata_ais._util.arguments import did_you_mean
 

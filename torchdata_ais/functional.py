@@ -115,7 +115,7 @@ class LateStage:
 
 
 class _AtImport(MetaPathFinder):
-    """Waits for one module, and is gone when it is imported."""
+    """Finder that names the stages when torch's pipes are imported, once."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
         if name != _PIPES:

@@ -38,10 +38,10 @@ def test_every_public_name_stands_in_it() -> None:
     assert not missing([name for name in names if name != "__version__"])
 
 
-@pytest.mark.parametrize("room", ["jobs.etl", "index.build", "testing", "pytest_plugin"])
-def test_every_public_function_of_a_room_stands_in_it(room: str) -> None:
-    module = importlib.import_module(f"torchdata_ais.{room}")
-    assert f"torchdata_ais.{room}" in CODE
+@pytest.mark.parametrize("package", ["jobs.etl", "index.build", "testing", "pytest_plugin"])
+def test_every_public_function_of_a_package_is_named(package: str) -> None:
+    module = importlib.import_module(f"torchdata_ais.{package}")
+    assert f"torchdata_ais.{package}" in CODE
     assert not missing([name for name in module.__all__ if name.islower()])
 
 
@@ -59,11 +59,12 @@ def test_every_extra_of_users_stands_in_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "room", ["observe.display", "jobs.dsort", "jobs.etl", "index", "local", "plan", "webdataset", "writing"]
+    "package",
+    ["observe.display", "jobs.dsort", "jobs.etl", "index", "local", "plan", "webdataset", "writing"],
 )
-def test_a_room_that_users_import_is_there_by_name_or_by_its_names(room: str) -> None:
-    module = importlib.import_module(f"torchdata_ais.{room}")
-    named = f"torchdata_ais.{room}" in CODE
+def test_a_package_that_users_import_is_there_by_name_or_by_its_names(package: str) -> None:
+    module = importlib.import_module(f"torchdata_ais.{package}")
+    named = f"torchdata_ais.{package}" in CODE
     assert named or set(module.__all__) & WORDS
 
 

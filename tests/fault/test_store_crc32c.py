@@ -15,7 +15,7 @@ from torchdata_ais.errors import ChecksumError
 from torchdata_ais.local import Fault, FlipBit, LocalCluster
 from torchdata_ais.local.server.files import DIGESTS
 from torchdata_ais.pipes.base.pipe import IterDataPipe
-from torchdata_ais.store.transport import metadata as hashes
+from torchdata_ais.store.transport import metadata
 from torchdata_ais.testing import shard_bytes
 
 SHARD = shard_bytes({f"a{n}.txt": b"x" * n for n in range(40)})
@@ -36,12 +36,12 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture(autouse=True)
 def fresh(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.faults.clear()
-    monkeypatch.setattr(hashes, "_reported", set())
+    monkeypatch.setattr(metadata, "_reported", set())
 
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hashes, "_crc32c_library", lambda: None)
+    monkeypatch.setattr(metadata, "_crc32c_library", lambda: None)
 
 
 def pipe(cluster: LocalCluster) -> IterDataPipe:
@@ -53,13 +53,13 @@ def test_digests_are_those_of_the_algorithm() -> None:
     rng = random.Random(1)
     for size in (0, 1, 9, 1000):
         data = rng.randbytes(size)
-        ours, theirs = hashes.hash_like("e3069283"), DIGESTS["crc32c"]()
+        ours, theirs = metadata.hash_like("e3069283"), DIGESTS["crc32c"]()
         assert ours is not None
         ours.update(data[:5])
         ours.update(data[5:])
         theirs.update(data)
         assert ours.hexdigest() == theirs.hexdigest()
-    known = hashes.hash_like("e3069283")
+    known = metadata.hash_like("e3069283")
     assert known is not None
     known.update(b"123456789")
     assert known.hexdigest() == "e3069283"

@@ -18,7 +18,7 @@ from waiting import until
 
 from torchdata_ais.errors import NotFoundError, ReadError, StallError, UsageError
 from torchdata_ais.store import Retry, StoreOptions, open_blocks
-from torchdata_ais.store.transport import read_ahead as budget
+from torchdata_ais.store.transport import read_ahead
 
 BODY = random.Random(0).randbytes(1 << 20)
 PATIENT = StoreOptions(stall_timeout=60, first_byte_timeout=60, connect_timeout=2, block_bytes=64 << 10)
@@ -40,8 +40,8 @@ def nothing_left():
     for thread in fetchers():
         thread.join(60)
     assert not fetchers()
-    assert budget._budget.used == 0
-    assert budget._budget.shares == 0
+    assert read_ahead._budget.used == 0
+    assert read_ahead._budget.shares == 0
 
 
 SLEEPY = StoreOptions(retry=Retry(backoff=60, max_backoff=60))
@@ -109,7 +109,7 @@ def test_a_source_that_ended_with_an_error_is_collected_though_nobody_closed_it(
         del source
         gc.collect()
         assert gone() is None
-        assert budget._budget.shares == 0
+        assert read_ahead._budget.shares == 0
 
 
 def test_close_by_another_thread_frees_a_waiting_consumer():
@@ -134,13 +134,13 @@ def test_no_more_is_fetched_than_the_budget_allows():
     options = StoreOptions(block_bytes=32 << 10, prefetch_bytes=128 << 10)
     with RawServer(whole(BODY)) as server:
         sources = [open_blocks(server.url(), options) for _ in range(3)]
-        until(lambda: budget._budget.used >= 96 << 10)
+        until(lambda: read_ahead._budget.used >= 96 << 10)
         time.sleep(0.2)
         most = 0
         total = 0
         for blocks in zip(*sources, strict=False):
-            assert budget._budget.used <= (128 << 10) + 3 * (32 << 10)
-            most = max(most, budget._budget.used)
+            assert read_ahead._budget.used <= (128 << 10) + 3 * (32 << 10)
+            most = max(most, read_ahead._budget.used)
             total += sum(map(len, blocks))
         assert most > 32 << 10
         for source in sources:

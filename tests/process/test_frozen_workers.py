@@ -20,7 +20,7 @@ from waiting import is_living
 
 from torchdata_ais import ais_loader
 from torchdata_ais.errors import StallError
-from torchdata_ais.workers import heartbeat as pulse
+from torchdata_ais.workers import heartbeat
 
 pytestmark = pytest.mark.kills
 
@@ -40,7 +40,7 @@ def make(way: str, pipe: Any, method: str | None = None, stall_after: float | No
 @pytest.fixture(autouse=True)
 def nobody_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Also: less patience than users need, so that the tests are short."""
-    monkeypatch.setattr(pulse, "GRACE_S", 0.5)
+    monkeypatch.setattr(heartbeat, "GRACE_S", 0.5)
     before = set(multiprocessing.active_children())
     yield
     if not becomes_true(lambda: before.issuperset(multiprocessing.active_children()), 60.0):
@@ -164,8 +164,8 @@ def test_promise_6_a_stopped_dispatching_process_is_named() -> None:
 def test_promise_6_without_stall_after_a_stopped_worker_is_told_then_an_error(
     way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pulse, "_TELL_S", 0.5)
-    monkeypatch.setattr(pulse, "_STOPPED_S", 1.5)
+    monkeypatch.setattr(heartbeat, "_TELL_S", 0.5)
+    monkeypatch.setattr(heartbeat, "_STOPPED_S", 1.5)
     loader = make(way, numbers(100_000).map(pipes.short_sleep), stall_after=None)
     items, pids = begin(loader)
     stop(pids[0])
@@ -186,14 +186,14 @@ def slow(number: int) -> int:
 def test_a_slow_worker_is_no_error(
     way: str, stall_after: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "_STOPPED_S", 0.5)
+    monkeypatch.setattr(heartbeat, "_STOPPED_S", 0.5)
     loader = make(way, numbers(8).map(slow), stall_after=stall_after)
     assert sorted(loader) == list(range(8))
     close(loader)
 
 
 def read_all(answers: Any, way: str) -> None:
-    pulse.GRACE_S = 0.5
+    heartbeat.GRACE_S = 0.5
     loader = make(way, numbers(20).map(short_nap))
     items = iter(loader)
     first = next(items)

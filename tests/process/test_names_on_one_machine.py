@@ -13,8 +13,8 @@ from forked_ranks import run_forked
 
 from torchdata_ais import AISSourceLister
 from torchdata_ais.loaders import ais_loader
-from torchdata_ais.ranks import heartbeat as machine
-from torchdata_ais.store.objects import packed_urls as shared_bytes
+from torchdata_ais.ranks import heartbeat
+from torchdata_ais.store.objects import packed_urls
 from torchdata_ais.testing import write_shard
 
 pytestmark = pytest.mark.kills
@@ -32,7 +32,7 @@ def seen(sample: dict[str, Any]) -> tuple[str, int, set[str]]:
 
 def program(rank: int, job: dict[str, Any]) -> Any:
     if rank in job.get("elsewhere", ()):
-        machine.this_machine = lambda: f"machine {rank}"
+        heartbeat.this_machine = lambda: f"machine {rank}"
     pipe: Any = AISSourceLister(job["template"]).load_tar().group_samples().map_sample(seen)
     with ais_loader(
         pipe.listed(1),
@@ -54,7 +54,7 @@ def program(rank: int, job: dict[str, Any]) -> Any:
 
 @pytest.fixture
 def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(shared_bytes, "_SHARED_BYTES", 1)  # few names as if they were many
+    monkeypatch.setattr(packed_urls, "_SHARED_BYTES", 1)  # few names as if they were many
     (tmp_path / "shards").mkdir()
     for number in range(8):
         write_shard(tmp_path / "shards" / f"{number}.tar", {f"{number}.cls": b"1"})

@@ -21,8 +21,7 @@ from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import ReadError
 from torchdata_ais.loaders import MultiProcessingReadingService, ais_loader, as_dataset
 from torchdata_ais.local import DropEntry, LocalCluster
-from torchdata_ais.ranks import group as store_calls
-from torchdata_ais.ranks import rendezvous
+from torchdata_ais.ranks import group, rendezvous
 from torchdata_ais.testing import shard_bytes
 
 pytestmark = pytest.mark.kills
@@ -372,7 +371,7 @@ def meet_a_cut_record(rank: int, job: dict[str, Any]) -> list[int]:
     store = file_store(rank, job)
     with Path(job["folder"], "ours").open("ab") as file:
         file.write((9).to_bytes(4, "little") + b"torch")
-    store_calls._ANSWER_S = 1
+    group._ANSWER_S = 1
     with ais_loader(chain(job, rank), rank=rank, world_size=2, store=store, rank_timeout_s=60) as loader:
         return numbers(loader)
 

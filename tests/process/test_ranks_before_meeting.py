@@ -18,8 +18,7 @@ from forked_ranks import run_forked
 
 from torchdata_ais import AISSampleReader, AISSourceLister, SampleIndex, ais_loader
 from torchdata_ais.errors import StateError
-from torchdata_ais.ranks import group as alive
-from torchdata_ais.ranks import start_heartbeat as presence
+from torchdata_ais.ranks import group, start_heartbeat
 from torchdata_ais.testing import write_shard
 
 pytestmark = [
@@ -34,9 +33,9 @@ WITHIN_S = 60  # and not half an hour
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait less, also in processes that are forked."""
-    monkeypatch.setattr(presence, "GRACE_S", 0.5)
-    monkeypatch.setattr(presence, "UNHEARD_S", 3.0)
-    monkeypatch.setattr(alive, "_BEAT_S", 0.2)
+    monkeypatch.setattr(start_heartbeat, "GRACE_S", 0.5)
+    monkeypatch.setattr(start_heartbeat, "UNHEARD_S", 3.0)
+    monkeypatch.setattr(group, "_BEAT_S", 0.2)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +225,7 @@ def makes_another_instead(job: dict[str, Any]) -> list[str]:
 def test_a_rank_that_goes_on_after_an_error_is_waited_for(
     shard: str, does: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "GRACE_S", 1.2)
+    monkeypatch.setattr(start_heartbeat, "GRACE_S", 1.2)
     answers = by_threads(2, shard=shard, bad=1, does=does)
     assert Counter(key for answer in answers for key in answer["value"]) == Counter(KEYS), answers
 
@@ -267,7 +266,7 @@ def test_promise_3_epochs_that_differ_later_are_named(shard: str, caplog: pytest
 def test_who_is_waited_for_is_in_the_log(
     shard: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "_NAMED_S", 0.3)
+    monkeypatch.setattr(start_heartbeat, "_NAMED_S", 0.3)
     job = {"shard": shard}
     with (
         pytest.raises(Exception, match="Ranks 1, 2 did not begin this loader within 1 s"),

@@ -15,8 +15,7 @@ import torch
 from service_pipes import Diary, NotReplicable, Tagged, numbers, uneven
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_ais.dataloader2 import DataLoader2, torchdata_names
-from torchdata_ais.dataloader2 import split as cut
+from torchdata_ais.dataloader2 import DataLoader2, split, torchdata_names
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import MultiProcessingReadingService
 from torchdata_ais.workers import process
@@ -73,7 +72,7 @@ def test_pipes_with_threads_of_their_own_can_be_paused_at_any_moment() -> None:
 
 
 def test_a_look_ahead_pipe_that_was_not_iterated_yet_can_be_paused() -> None:
-    cut.pause(pickle.loads(pickle.dumps(IterableWrapper(range(3)).prefetch(10))))
+    split.pause(pickle.loads(pickle.dumps(IterableWrapper(range(3)).prefetch(10))))
 
 
 @pytest.mark.skipif(torchdata_names.OWN, reason="ours has no such state")
@@ -90,7 +89,7 @@ def test_a_look_ahead_thread_that_is_about_to_end_is_not_waited_for() -> None:
     pipe.thread.start()
     pipe.prefetch_data.paused = False
     try:
-        cut.pause(pipe)
+        split.pause(pipe)
     finally:
         ending.set()
     assert list(items) == [1, 2]

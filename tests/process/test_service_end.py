@@ -21,7 +21,7 @@ from service_pipes import numbers
 from service_sessions import becomes_true, living_in, load, program, session, worker_pids
 from waiting import is_living
 
-from torchdata_ais._util import process_pool as signals
+from torchdata_ais._util import process_pool
 from torchdata_ais._util.process_pool import OrderedPool
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.workers import process as workers_process
@@ -241,7 +241,7 @@ def test_a_signal_to_a_worker_that_begins_is_for_the_main_process(method: str, t
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.write_text(f"{os.getpid()}"))
     try:
         process = context.Process(target=begins_late, args=(there,))
-        with signals.holding_signals():
+        with process_pool.holding_signals():
             process.start()
             assert process.pid
             assert here.poll(60)
@@ -280,7 +280,7 @@ def signalled(number: int) -> int:
 def begins_late(pipe: Any) -> None:
     pipe.send("begun")
     pipe.recv()
-    signals.take_no_part_in_signals()
+    process_pool.take_no_part_in_signals()
     pipe.send("not there" if signal.pthread_sigmask(signal.SIG_BLOCK, ()) else "here")
 
 

@@ -18,7 +18,7 @@ from forked_ranks import free_port, run_forked
 
 from torchdata_ais import AISSampleReader, AISSourceLister, SampleIndex, ais_loader
 from torchdata_ais.errors import UsageError
-from torchdata_ais.ranks import heartbeat as beats
+from torchdata_ais.ranks import heartbeat
 from torchdata_ais.ranks import steps as steps_of_ranks
 from torchdata_ais.ranks.start_heartbeat import interval_of
 from torchdata_ais.testing import example_shards
@@ -268,7 +268,7 @@ def train_with_a_frozen_rank(rank: int, job: dict[str, Any]) -> int:
 def test_a_rank_that_is_frozen_is_named_and_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beats, "_SILENT_S", 1.0)
+    monkeypatch.setattr(heartbeat, "_SILENT_S", 1.0)
     shards = example_shards(tmp_path, COUNTS)
     answers = run_forked(train_with_a_frozen_rank, 3, tmp_path / "job", shards=shards, what="freeze")
     assert [answer.get("value") for answer in answers] == [26] * 3, answers
@@ -279,8 +279,8 @@ def test_a_rank_that_is_frozen_is_named_and_waited_for(
 def test_a_rank_that_is_frozen_for_too_long_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beats, "_SILENT_S", 1.0)
-    monkeypatch.setattr(beats, "_GONE_S", 5.0)
+    monkeypatch.setattr(heartbeat, "_SILENT_S", 1.0)
+    monkeypatch.setattr(heartbeat, "_GONE_S", 5.0)
 
     def run(rank: int, job: dict[str, Any]) -> int:
         try:

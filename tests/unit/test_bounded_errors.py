@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchdata_ais.errors import AISError, ReadError
-from torchdata_ais.errors import redaction as known_secrets
+from torchdata_ais.errors import AISError, ReadError, redaction
 from torchdata_ais.errors.redaction import LONGEST, clean, redact, redact_text, without_values_of
 from torchdata_ais.errors.text import taken_apart
 from torchdata_ais.store.transport.exchange import message_in
@@ -110,7 +109,7 @@ def test_an_error_is_of_bounded_length_and_keeps_its_parts() -> None:
 @pytest.fixture
 def _own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_known", {}), ("_known_forms", None), ("_longest_form", 0)):
-        monkeypatch.setattr(known_secrets, name, value)
+        monkeypatch.setattr(redaction, name, value)
 
 
 SECRET = "pA55word" + "".join(chr(97 + number % 26) for number in range(16))
@@ -133,7 +132,7 @@ SECRET = "pA55word" + "".join(chr(97 + number % 26) for number in range(16))
 )
 def test_promise_8_no_secret_survives_at_the_cut(before: str, after: str, known: bool) -> None:
     if known:
-        known_secrets.hide(SECRET)
+        redaction.hide(SECRET)
     elif before == " ":
         pytest.skip("nothing says that it is a secret")
     piece = f"{before}{SECRET}{after}"
@@ -148,14 +147,14 @@ def test_promise_8_no_secret_survives_at_the_cut(before: str, after: str, known:
 @pytest.mark.usefixtures("_own_secrets")
 def test_promise_8_redactions_before_the_cut_bring_no_cut_secret_in() -> None:
     """What is replaced makes room for text after the cut, which ends within a secret."""
-    known_secrets.hide(SECRET)
+    redaction.hide(SECRET)
     for number, count in enumerate((1, 40, 80)):
         for begin in range(12_050 - 120 + number, 12_100, 3):
             head = f"token={'t' * 60} " * count
             text = f"{head}{'x' * (begin - len(head))} {SECRET}" + "y" * 9000
             assert SECRET[:5] not in clean(text)
     long = "Lo7g" * 3000
-    known_secrets.hide(long)
+    redaction.hide(long)
     for begin in (0, 100, LONGEST - 50, LONGEST + 50):
         assert "Lo7g" not in clean("x" * begin + " " + long + " and more" * 9000)
 
@@ -173,7 +172,7 @@ def test_promise_6_many_known_secrets_cost_little() -> None:
         for number in range(256)
     ]
     for secret in secrets:
-        known_secrets.hide(secret)
+        redaction.hide(secret)
     text = "the quick brown fox jumps over " * 2200
     clean(text)
     assert min(_seconds(clean, text) for _ in range(5)) < 2 * 0.05

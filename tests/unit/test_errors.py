@@ -24,7 +24,7 @@ PLACE = {"url": "ais://b/s.tar", "offset": 512, "key": "a\n[at] {}"}
 
 
 def every() -> set[type[AISError]]:
-    """Return all errors of the package, also those of its rooms."""
+    """Return all errors of the package, also those of its subpackages."""
     for module in pkgutil.walk_packages([str(PACKAGE)], "torchdata_ais."):
         if ".examples" not in module.name and not module.name.endswith(("__main__", "pytest_plugin")):
             importlib.import_module(module.name)

@@ -11,7 +11,7 @@ import pytest
 from torchdata_ais import AISSourceLister
 from torchdata_ais.errors import StateError
 from torchdata_ais.local import LocalCluster
-from torchdata_ais.reading import open_shard as held
+from torchdata_ais.reading import open_shard
 from torchdata_ais.reading.open_shard import OpenShard, ShardOptions
 from torchdata_ais.samples import pack_place
 from torchdata_ais.store import StoreOptions
@@ -38,7 +38,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[OpenShard]:
             super().__init__(*given, **named)
             made.append(self)
 
-    monkeypatch.setattr(held, "OpenShard", Noted)
+    monkeypatch.setattr(open_shard, "OpenShard", Noted)
     return made
 
 
@@ -54,7 +54,7 @@ def places_of(shards: list[str]) -> dict[str, int]:
 
 
 def read(places: list[int], urls: list[str], store: StoreOptions | None = None) -> list[str]:
-    runs = held.held_runs(places, urls, {}, store or StoreOptions(), ShardOptions())
+    runs = open_shard.held_runs(places, urls, {}, store or StoreOptions(), ShardOptions())
     return [run.key for _, run in runs]
 
 
@@ -74,7 +74,7 @@ def test_a_held_sample_that_is_not_there_leaves_no_shard_open(
     tmp_path: Path, shards: list[str], opened: list[OpenShard]
 ) -> None:
     places = places_of(shards)
-    shard, _ = held.unpack_place(places["1-1"])
+    shard, _ = open_shard.unpack_place(places["1-1"])
     wrong = pack_place(shard, 512 * 7)
     with pytest.raises(StateError, match="not there any more") as caught:
         read([places["0-0"], places["1-0"], wrong], shards)
@@ -92,7 +92,7 @@ def test_held_samples_that_are_far_from_each_other_are_read_in_sweeps(
     step = 512 * (places["0-1"] - places["0-0"])
     for gap, sweeps in ((2 * step, 1), (2 * step - 1, 2), (step, 2), (step - 1, 3)):
         opened.clear()
-        monkeypatch.setattr(held, "_GAP", gap)
+        monkeypatch.setattr(open_shard, "_GAP", gap)
         assert read(wanted, shards) == ["0-0", "0-1", "0-3"]
         assert len(opened) == sweeps
 

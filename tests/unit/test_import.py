@@ -60,7 +60,7 @@ def test_the_package_alone_imports_little(tmp_path: Path) -> None:
         "import torchdata_ais, torch\n" + PIPE + CHAINED,
         "from torchdata_ais.pipes.base.torch_pipes import IterableWrapper\n" + CHAINED,
     ],
-    ids=["before torch's pipes", "after them", "before torch", "by a room"],
+    ids=["before torch's pipes", "after them", "before torch", "by a package"],
 )
 def test_stages_are_methods_wherever_the_package_is_imported(program: str, tmp_path: Path) -> None:
     assert printed(program, tmp_path) == STAGE
@@ -196,7 +196,7 @@ def test_a_pickled_pipe_imports_the_modules_of_its_stages(tmp_path: Path) -> Non
     assert printed(program, tmp_path) == "[tensor([1, 2])]\n"
 
 
-def test_rooms_are_there_as_attributes(tmp_path: Path) -> None:
+def test_packages_are_there_as_attributes(tmp_path: Path) -> None:
     program = (
         "import torchdata_ais as tda\nprint(tda.urls.__name__, hasattr(tda, 'nothing'))\n"
         "try:\n    tda.SampleIndx\nexcept AttributeError as error:\n    print(error)"

@@ -285,19 +285,19 @@ def test_a_build_that_was_interrupted_goes_on(folder: Path, tmp_path: Path) -> N
 
 def _counted(source: str, where: Path, read: list[str]) -> SampleIndex:
     """Build, and note which shards are read."""
-    from torchdata_ais.index.build import by_reading as reading
+    from torchdata_ais.index.build import by_reading
 
-    original = reading.index_shard
+    original = by_reading.index_shard
 
     def noted(url: str, options: StoreOptions) -> object:
         read.append(str(url))
         return original(url, options)
 
-    reading.index_shard = noted  # type: ignore[assignment]
+    by_reading.index_shard = noted  # type: ignore[assignment]
     try:
         return SampleIndex.build(source, where=where)
     finally:
-        reading.index_shard = original
+        by_reading.index_shard = original
 
 
 class PressedAt(LocalFolder):

@@ -48,8 +48,10 @@ def test_its_process_loads_nothing_of_the_package_and_no_torch() -> None:
 def test_it_imports_nothing_of_the_package_but_the_errors() -> None:
     texts = [path.read_text() for path in (PACKAGE / "local").rglob("*.py")]
     code = [re.sub(r'""".*?"""', "", text, flags=re.DOTALL) for text in texts]
-    rooms = {room for text in code for room in re.findall(r"(?:from|import) torchdata_ais\.(\w+)", text)}
-    assert rooms == {"errors"}
+    packages = {
+        package for text in code for package in re.findall(r"(?:from|import) torchdata_ais\.(\w+)", text)
+    }
+    assert packages == {"errors"}
 
 
 def test_no_file_of_it_imports_itself_through_others() -> None:

@@ -10,7 +10,7 @@ import pytest
 from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais.errors import MissingLibraryError
 from torchdata_ais.integrations import OpenTelemetryStats, TensorBoardStats, WandbStats
-from torchdata_ais.observe import stats_text as metrics
+from torchdata_ais.observe import stats_text
 from torchdata_ais.testing import example_shards, write_shard
 
 
@@ -102,6 +102,6 @@ def test_opentelemetry_that_is_not_there_is_told_with_the_command(monkeypatch: p
 def test_prometheus_and_the_others_count_the_same(shard: str) -> None:
     _, report = run(None, shard)
     lines = report.to_prometheus(rank="0").splitlines()
-    for metric in metrics.METRICS:
+    for metric in stats_text.METRICS:
         assert f"# TYPE torchdata_ais_{metric.name} {metric.kind}" in lines
     assert 'torchdata_ais_items_total{rank="0",stage="decode",number="4"} 2' in lines

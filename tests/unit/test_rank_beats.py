@@ -14,8 +14,7 @@ import torch.distributed as dist
 
 from torchdata_ais._util.world import World
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.ranks import heartbeat as beats
-from torchdata_ais.ranks import start_heartbeat as presence
+from torchdata_ais.ranks import heartbeat, start_heartbeat
 from torchdata_ais.ranks.group import Ranks
 from torchdata_ais.ranks.heartbeat import Beat, LifeSigns
 from torchdata_ais.ranks.start_heartbeat import WaitedFor
@@ -35,8 +34,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(beats, "time", made)
-    monkeypatch.setattr(presence, "time", made)
+    monkeypatch.setattr(heartbeat, "time", made)
+    monkeypatch.setattr(start_heartbeat, "time", made)
     return made
 
 
@@ -118,7 +117,9 @@ def test_a_process_is_judged_by_the_numbers_of_its_own_machine(monkeypatch: pyte
         assert not beat_of(1, pid=gone, machine=machine).is_dead()
         assert not beat_of(1, started="1", machine=machine).is_dead()
         assert not beat_of(1, pid=gone, started="", machine=machine).is_dead()
-    monkeypatch.setattr(beats, "this_machine", lambda: "")  # a system that does not say which machine it is
+    monkeypatch.setattr(
+        heartbeat, "this_machine", lambda: ""
+    )  # a system that does not say which machine it is
     assert not beat_of(1, pid=gone, started="1").is_dead()
 
 
@@ -144,12 +145,12 @@ def waiting(told: dict[str, str]) -> WaitedFor:
 @pytest.mark.parametrize(
     ("name", "value", "patience_s", "says"),
     [
-        ("p/alive/1", "1 pid 9 on h", presence.SILENT_S, "while the ranks began"),
-        ("torchdata_ais/here/1", "1 t pid 9 on h", presence.UNHEARD_S, "it had made its loader"),
+        ("p/alive/1", "1 pid 9 on h", start_heartbeat.SILENT_S, "while the ranks began"),
+        ("torchdata_ais/here/1", "1 t pid 9 on h", start_heartbeat.UNHEARD_S, "it had made its loader"),
         (
             "torchdata_ais/trouble/1",
             '{"text": "ValueError: x", "over": false}',
-            presence.GRACE_S,
+            start_heartbeat.GRACE_S,
             "failed before it began",
         ),
     ],

@@ -10,8 +10,7 @@ from urllib.parse import quote, unquote
 import pytest
 
 import torchdata_ais.store.transport.pools  # noqa: F401 - it puts the filter on the loggers of urllib3
-from torchdata_ais.errors import AISError, NotFoundError
-from torchdata_ais.errors import redaction as known_secrets
+from torchdata_ais.errors import AISError, NotFoundError, redaction
 from torchdata_ais.errors.redaction import RedactingFilter, clean, hide, quiet, redact, redact_text
 from torchdata_ais.urls import parse_url
 
@@ -19,8 +18,8 @@ from torchdata_ais.urls import parse_url
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch):
     """What a test hides stays hidden in this test only."""
-    monkeypatch.setattr(known_secrets, "_known", {})
-    monkeypatch.setattr(known_secrets, "_known_forms", None)
+    monkeypatch.setattr(redaction, "_known", {})
+    monkeypatch.setattr(redaction, "_known_forms", None)
 
 
 S = "s3cr3tVALUE"

@@ -1,4 +1,4 @@
-"""What several rooms must agree on is said in one place."""
+"""Definitions that several packages share exist once."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy.random  # here, once: a worker that is seeded would import it, each
 import torch
 
 from torchdata_ais._util.world import ranks_of_node
-from torchdata_ais.dataloader2.own import prefetch as pausing
+from torchdata_ais.dataloader2.own import prefetch
 from torchdata_ais.dataloader2.own.graph import (
     extract_wrapper,
     find_branches_without,
@@ -85,7 +85,7 @@ def planned_stages(pipes: Iterable[Any]) -> list[PlannedStage]:
 
 def pause(pipe: Any) -> None:
     """Pause every pipe of the graph that knows how to, and returns from it."""
-    pausing.pause(pipe, _would_not_return)
+    prefetch.pause(pipe, _would_not_return)
 
 
 def _would_not_return(pipe: Any) -> bool:

@@ -56,7 +56,7 @@ else:
 T_co = TypeVar("T_co", covariant=True)
 
 _DRAWN_BY = "torchdata_ais.observe.draw"
-"""What shows whole chains, in text and in notebooks: a room above this one, so it is imported when one is shown."""
+"""Module that draws chains, in text and in notebooks. It imports this package, so it is imported on first use."""
 
 _STAYS = ("_live", "_busy", "left_at", "stats", "under_way", "rows", "memory")
 """What belongs to one process: a copy of a stage runs nothing, and has counted nothing."""
