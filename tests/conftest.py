@@ -11,7 +11,7 @@ import pytest
 import torch.utils.data
 from hypothesis import settings
 
-pytest_plugins = ["torchdata_ais.pytest_plugin", "left_behind"]
+pytest_plugins = ["torchdata_ais.pytest_plugin", "helpers.leftovers"]
 
 # Programs that tests run in interpreters of their own: importing them for their doctests would run them here.
 collect_ignore_glob = ["*/*_program.py", "upstream/own/*"]

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pytest
-from store_rawserver import RawServer, Request
+from helpers.raw_server import RawServer, Request
 
 from torchdata_ais import AISSampleReader, SampleIndex
 from torchdata_ais._util.formatting import bytes_text

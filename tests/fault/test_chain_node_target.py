@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_rawserver import RawServer, Request, redirect, whole
+from helpers.raw_server import RawServer, Request, redirect, whole
 from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister, MultiProcessingReadingService, Retry, StoreOptions, stats
@@ -39,7 +39,7 @@ NEXT = shard_bytes([(f"{number:06d}.cls", b"2") for number in range(4)])  # the 
 
 TARGET = """
 import sys
-from store_rawserver import RawServer, whole
+from helpers.raw_server import RawServer, whole
 with open(sys.argv[1], "rb") as file, RawServer(whole(file.read())) as server:
     print(server.endpoint, flush=True)
     sys.stdin.read()
@@ -68,7 +68,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     (tmp_path / "s-0.tar").write_bytes(SHARD)
     dying = subprocess.Popen(
         [sys.executable, "-c", TARGET, str(tmp_path / "s-0.tar")],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_rawserver import RawServer, whole
+from helpers.raw_server import RawServer, whole
 from torch.utils.data import DataLoader, IterableDataset
 
 import torchdata_ais.webdataset as wds

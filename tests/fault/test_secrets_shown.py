@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 import pytest
 from aistore.sdk import Client
-from store_rawserver import RawServer, status, whole
+from helpers.raw_server import RawServer, status, whole
 from typer.testing import CliRunner
 
 import torchdata_ais.webdataset as wds

@@ -16,10 +16,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from examples import examples
+from helpers.examples import examples
+from helpers.raw_server import RawServer, Request, Script, raw, redirect, status
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_rawserver import RawServer, Request, Script, raw, redirect, status
 
 from torchdata_ais.errors import (
     AuthError,

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from command import run
+from helpers.command import run
 
 from torchdata_ais import AISSourceLister, explain, stats
 from torchdata_ais.errors import ChecksumError

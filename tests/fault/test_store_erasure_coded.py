@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import requests
-from command import run
-from store_rawserver import RawServer, Request
+from helpers.command import run
+from helpers.raw_server import RawServer, Request
 
 from torchdata_ais import SampleIndex
 from torchdata_ais.errors import NotFoundError, ReadError

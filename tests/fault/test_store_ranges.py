@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from store_rawserver import RawServer, raw, silent, status
+from helpers.raw_server import RawServer, raw, silent, status
 
 from torchdata_ais.errors import (
     NotFoundError,

@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 import pytest
-from store_rawserver import RawServer, checksum, cut, head_of, raw, redirect, stall, status, whole
+from helpers.raw_server import RawServer, checksum, cut, head_of, raw, redirect, stall, status, whole
 
 from torchdata_ais.errors import (
     AuthError,

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 
 import pytest
-from store_rawserver import RawServer, cut, redirect, silent, stall, whole
+from helpers.raw_server import RawServer, cut, redirect, silent, stall, whole
 
 from torchdata_ais.errors import ConnectError
 from torchdata_ais.store import Retry, StoreOptions, list_objects, open_blocks, put_object

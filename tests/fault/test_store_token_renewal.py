@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_rawserver import RawServer, Request
+from helpers.raw_server import RawServer, Request
 
 from torchdata_ais.errors import AuthError, UsageError
 from torchdata_ais.store import Retry, StoreOptions, head_object, list_objects, put_object, resolve_options

@@ -13,7 +13,7 @@ from base64 import b64encode
 
 import pytest
 from aistore.sdk import Client
-from store_rawserver import RawServer, redirect, status, whole
+from helpers.raw_server import RawServer, redirect, status, whole
 from typer.testing import CliRunner
 
 import torchdata_ais.webdataset as wds

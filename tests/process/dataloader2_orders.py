@@ -20,7 +20,7 @@ warnings.simplefilter("error")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from hidden import hide  # noqa: E402
+from helpers.hidden_modules import hide  # noqa: E402
 
 if __name__ == "__main__":
     hide(*sys.argv[1:])

@@ -7,15 +7,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.shards import odd_shards
 
-from tests.unit.test_foreign_indexes import odd_shards, samples
-from torchdata_ais import SampleIndex
+from torchdata_ais import AISSampleReader, SampleIndex
 from torchdata_ais.errors import SampleIndexError
 from torchdata_ais.testing import example_shards, write_shard
 
 pytestmark = [pytest.mark.ci, pytest.mark.timeout(300)]
+
+
+def samples(index: SampleIndex) -> list[dict[str, Any]]:
+    return [dict(sample) for sample in AISSampleReader(index)]
 
 
 def needs(module: str) -> None:
@@ -44,6 +49,7 @@ def run(program: str, *arguments: object) -> str:
 PREPARE = """
 import sys
 from pathlib import Path
+from typing import Any
 from megatron.energon.flavors.webdataset.prepare import WebdatasetPreparator
 if __name__ == "__main__":
     folder, *shards = sys.argv[1:]

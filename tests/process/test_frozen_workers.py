@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import service_pipes as pipes
+from helpers.waiting import is_living
 from service_pipes import numbers
 from service_sessions import becomes_true, load, session, worker_pids
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-from waiting import is_living
 
 from torchdata_ais import ais_loader
 from torchdata_ais.errors import StallError

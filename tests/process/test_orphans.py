@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.waiting import is_living
 from service_sessions import FORK, becomes_true
-from waiting import is_living
 
 from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais._util.process_pool import OrderedPool

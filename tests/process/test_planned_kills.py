@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import is_living
+from helpers.waiting import is_living
 
 from torchdata_ais import SampleIndex, ais_loader
 from torchdata_ais.index import Mixture

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import service_pipes as pipes
 import torch
+from helpers.waiting import is_living
 from service_pipes import numbers
 from service_sessions import becomes_true
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-from waiting import is_living
 
 from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import AISError, LoaderError, TruncatedShardError, UsageError, WorkerDiedError

@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.waiting import is_living
 from service_pipes import expand
 from service_sessions import becomes_true, living_in, load, session, worker_pids
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-from waiting import is_living
 
 from torchdata_ais.errors import LoaderError, WorkerDiedError
 

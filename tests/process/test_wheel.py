@@ -30,7 +30,7 @@ guides = [path.name for path in (resources.files("torchdata_ais") / "docs").iter
 version = metadata.version("torchdata-ais") == torchdata_ais.__version__
 print(json.dumps({"file": torchdata_ais.__file__, "version": version, "guides": guides}))
 """
-MODULE = "tests/unit/test_pipes_group.py"
+MODULE = "tests/unit/pipes/test_group_samples.py"
 README = "tests/docs/test_readme.py::test_the_python_blocks_print_what_stands_under_them"
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from waiting import is_living, until
+from helpers.waiting import is_living, until
 
 from torchdata_ais.testing import example_shards
 from torchdata_ais.writing import convert

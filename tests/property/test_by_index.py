@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from examples import examples
+from helpers.examples import examples
+from helpers.shards import random_shard
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from test_index_shards import random_shard
 
 from torchdata_ais import AISSampleReader, AISSourceLister, ObjectCache, Safety, SampleDataset, SampleIndex
 from torchdata_ais.errors import AISError

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from differential_corpus import BLOCK, CASES, THREE, headers, tar
-from examples import examples
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from examples import examples
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

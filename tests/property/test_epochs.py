@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import examples
+from helpers.examples import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

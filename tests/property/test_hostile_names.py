@@ -10,7 +10,6 @@ import io
 import json
 import os
 import struct
-import sys
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,9 +20,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 import pytest
-from command import run
-from forged_index import forge_index
-from hostile_names import EntryPoint, allow_host, attempt, check_entry_point, check_requests, tried_names
+from helpers.command import run
+from helpers.forged_index import forge_index
+from helpers.hostile_names import (
+    EntryPoint,
+    allow_host,
+    attempt,
+    check_entry_point,
+    check_requests,
+    tried_names,
+)
+from helpers.raw_server import RawServer, Request
 
 from torchdata_ais import AISSampleReader, AISSourceLister, Retry, SampleDataset, SampleIndex, StoreOptions
 from torchdata_ais.errors import AISError
@@ -35,9 +42,6 @@ from torchdata_ais.store import ObjectCache, list_buckets, list_objects
 from torchdata_ais.testing import example_shards, shard_bytes
 from torchdata_ais.writing import ShardWriter, convert
 from torchdata_ais.writing.classes import read_classes
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "fault"))
-from store_rawserver import RawServer, Request
 
 ENTRY_POINTS: dict[str, EntryPoint] = {}
 PICTURE = b"\xff\xd8\xff\xe0picture"
@@ -256,7 +260,7 @@ def files_of_ranks(name: str, place: Path) -> None:
 def heads_of_indexes(name: str, place: Path) -> None:
     (place / "in").mkdir()
     SampleIndex.build(example_shards(place / "in", counts=(3, 2))).save(place / "in/.index")
-    for field in ("counts", "source"):  # the others: tests/unit/test_foreign_names.py
+    for field in ("counts", "source"):  # the others: tests/unit/urls/test_foreign_names.py
         try:
             forge_index(place / "in/.index", head={field: name})
         except (UnicodeError, TypeError, AISError):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import random
-import tarfile
 from collections.abc import Iterator
 
 import pytest
 import xxhash
+from helpers.shards import random_shard
 
 from torchdata_ais import AISSourceLister, SampleIndex
 from torchdata_ais.errors import AISError
@@ -17,53 +16,6 @@ from torchdata_ais.index.build.by_reading import UnusableError
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.samples import Sample, split_name
 from torchdata_ais.store import StoreOptions, read_range, target_of
-
-KEYS = ("a", "b/c", "d.x/e", "caf\u00e9", "long/" * 40 + "f", "x" * 120, "g\udce9")
-FIELDS = ("jpg", "seg.PNG", "cls", "json", "y" * 110, "\u00fc.txt")
-LOOSE = ("README", ".hidden", "__meta__/a.json", "folder/", "d/._a.jpg", "n" * 200)
-FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
-
-
-def random_shard(rng: random.Random) -> bytes:
-    """An archive with members of all kinds, whole samples one after the other."""
-    out = io.BytesIO()
-    kind = rng.choice(FORMATS[1:])
-    with tarfile.open(fileobj=out, mode="w", format=kind, errors="surrogateescape") as archive:
-
-        def add(name: str, data: bytes = b"", link: str = "", type_: bytes = tarfile.REGTYPE) -> None:
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname, info.size = type_, link, len(data)
-            archive.addfile(info, io.BytesIO(data))
-
-        def add_loose() -> None:
-            if rng.random() < 0.3:
-                name = rng.choice(LOOSE)
-                is_folder = name.endswith("/")
-                add(
-                    name,
-                    b"" if is_folder else rng.randbytes(rng.randrange(1500)),
-                    type_=b"5" if is_folder else b"0",
-                )
-
-        for number in range(rng.randrange(6)):
-            add_loose()
-            key = f"{rng.choice(KEYS)}{number}"
-            fields = rng.sample(FIELDS, rng.randrange(1, 5))
-            for place, field in enumerate(fields):
-                if place and rng.random() < 0.3:
-                    target = f"{key}.{fields[0]}"
-                    if rng.random() < 0.5:
-                        add(f"{key}.{field}", link=target, type_=tarfile.LNKTYPE)
-                    else:
-                        add(f"{key}.{field}", link=target.rpartition("/")[2], type_=tarfile.SYMTYPE)
-                else:
-                    add(
-                        f"{key}.{field}",
-                        rng.randbytes(rng.choice([0, 1, 511, 512, 513, rng.randrange(3000)])),
-                    )
-                add_loose()
-        add_loose()
-    return out.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import pytest
-from examples import examples
+from helpers.examples import examples
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 

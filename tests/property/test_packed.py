@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import examples
+from helpers.examples import examples
+from helpers.global_batches import steps_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from planned import steps_of
 
 from torchdata_ais import AISSampleReader, Mixture, SampleIndex, ais_loader, explain
 from torchdata_ais.errors import StateError, UsageError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from examples import examples
+from helpers.examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ import lzma
 import tarfile
 
 import pytest
-from examples import examples
+from helpers.examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -1,8 +1,8 @@
 from pathlib import Path
 from typing import Any
 
-import command
 import pytest
+from helpers import command
 
 
 @pytest.fixture

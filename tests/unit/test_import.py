@@ -99,7 +99,7 @@ def test_a_torch_without_datapipes_is_one_error_that_names_a_torch_to_install(
 ) -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
-        "import torch\nfrom hidden import hide\n"
+        "import torch\nfrom helpers.hidden_modules import hide\n"
         "hide(*(f'torch.utils.data.{name}' for name in ('datapipes', 'graph', 'graph_settings')))\n"
         "from torchdata_ais import SampleIndex, ShardWriter\n"  # they need none
         f"try:\n    from torchdata_ais import {name}\nexcept ImportError as error:\n"
