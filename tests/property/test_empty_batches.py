@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchdata_ais import AISSampleReader, SampleIndex, ais_loader
+from torchdata_ais.dataloader2 import DataLoader2, MultiProcessingReadingService
 from torchdata_ais.errors import EmptyBatchError
+from torchdata_ais.loaders import as_dataset
+from torchdata_ais.pipes.planned.batches import plan_of
 from torchdata_ais.testing import example_shards
 
 TOTAL = 30
@@ -33,9 +36,9 @@ def is_kept(sample: dict[str, Any], kept: frozenset[int]) -> bool:
     return int(sample["cls"]) in kept
 
 
-def pipe_of(index: SampleIndex, kept: frozenset[int], **how: Any) -> Any:
+def pipe_of(index: SampleIndex, kept: frozenset[int], batch: int = 2, **how: Any) -> Any:
     reader = AISSampleReader(index, empty="repeat", **how)
-    return reader.decode().filter(partial(is_kept, kept=kept)).to_tuple("cls").batched(2)
+    return reader.decode().filter(partial(is_kept, kept=kept)).to_tuple("cls").batched(batch)
 
 
 def batches(loader: Any) -> list[list[int]]:
@@ -91,6 +94,45 @@ def test_promise_5_a_run_with_substitutes_resumes_at_every_step_on_every_topolog
                 parts.append(batches(other))
         for step in range(steps):
             assert {n for part in parts for n in part[step]} == {n for part in whole for n in part[step]}
+
+
+def check_every_loader(small: SampleIndex, workers: int, seed: int, epoch: int, data: st.DataObject) -> None:
+    """Compare an epoch of other loaders, and of workers, with that of a loader without workers."""
+    kept = kept_of(random.Random(seed))
+    shuffle: Any = data.draw(st.sampled_from(["samples", "runs", None]))
+    tail: Any = data.draw(st.sampled_from(["short", "pad"]))
+    batch = data.draw(st.sampled_from([6, 7, 12]))
+
+    def pipe(at: int = 0) -> Any:
+        made = pipe_of(small, kept, batch, shuffle=shuffle, tail=tail, batch_size=batch, seed=seed)
+        plan_of(made).set_epoch(at)
+        return made
+
+    with ais_loader(pipe(), global_batch=batch, seed=seed) as loader:
+        wanted = [batches(loader) for _ in range(epoch + 1)]
+    with ais_loader(pipe(), global_batch=batch, seed=seed, num_workers=workers) as loader:
+        assert [batches(loader) for _ in range(epoch + 1)] == wanted
+    assert batches(as_dataset(pipe(epoch), rank=0, world_size=1)) == wanted[epoch]
+    service: Any = MultiProcessingReadingService(workers) if workers else None
+    with DataLoader2(pipe(epoch), reading_service=service) as two:
+        assert batches(two) == wanted[epoch]
+
+
+@given(seed=st.integers(0, 2**32), epoch=st.integers(0, 2), data=st.data())
+@settings(max_examples=examples(25), deadline=None)
+def test_promise_4_every_loader_gives_the_substitutes_of_the_plan(
+    small: SampleIndex, seed: int, epoch: int, data: st.DataObject
+) -> None:
+    check_every_loader(small, 0, seed, epoch, data)
+
+
+@pytest.mark.ci
+@given(seed=st.integers(0, 2**32), epoch=st.integers(0, 2), workers=st.integers(1, 3), data=st.data())
+@settings(max_examples=examples(10), deadline=None)
+def test_promise_4_workers_of_every_loader_give_the_substitutes_of_the_plan(
+    small: SampleIndex, seed: int, epoch: int, workers: int, data: st.DataObject
+) -> None:
+    check_every_loader(small, workers, seed, epoch, data)
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.ci)])

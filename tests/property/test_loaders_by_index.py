@@ -202,6 +202,53 @@ def test_promise_3_another_batch_on_resume_gives_each_sample_of_the_epoch_once(
 
 
 @settings(max_examples=examples(60), **QUIET)
+@given(
+    sizes=st.permutations(SIZES).map(lambda sizes: tuple(sizes[:2])),
+    weights=st.lists(st.sampled_from([1, 2, 5]), min_size=4, max_size=4),
+    batches=st.tuples(*[st.sampled_from([4, 8, 12])] * 2),
+    ranks=st.tuples(*[st.sampled_from([1, 2])] * 2),
+    stop=st.sampled_from(["first", "all"]),
+    draw=st.data(),
+)
+def test_promise_3_other_weights_and_another_batch_on_resume_keep_the_epoch(
+    data: Data, sizes: Any, weights: list[int], batches: Any, ranks: Any, stop: Any, draw: st.DataObject
+) -> None:
+    """Two ranks each, before and after; the state is taken in any epoch, the next one is read as well."""
+
+    def loader(part: int, rank: int) -> Any:
+        shares = weights[:2] if part == 0 else weights[2:]
+        sources = {data.indexes[SIZES.index(size)]: w for size, w in zip(sizes, shares, strict=True)}
+        reader = AISSampleReader(Mixture(sources, stop=stop), batch_size=batches[part])
+        pipe = reader.to_tuple("__key__").batched(batches[part], collation_fn=list)
+        return ais_loader(pipe, rank=rank, world_size=ranks[part], global_batch=batches[part])
+
+    everything = {f"{size}-{number:02}" for size in sizes for number in range(size)}
+    epoch = draw.draw(st.integers(0, 2), "epoch")
+    stopped = 0
+    head: list[str] = []
+    for rank in range(ranks[0]):
+        with loader(0, rank) as running:
+            for _ in range(epoch):
+                list(running)
+            stopped = draw.draw(st.integers(0, len(running) - 1), "steps") if rank == 0 else stopped
+            head += sum(map(keys_of, islice(iter(running), stopped)), [])
+            state = running.state_dict()
+    rest: list[str] = []
+    following: list[str] = []
+    for rank in range(ranks[1]):
+        with loader(1, rank) as resumed:
+            resumed.load_state_dict(state, allow={"batch", "weights"})
+            rest += sum(map(keys_of, resumed), [])
+            following += sum(map(keys_of, resumed), [])
+    repeats = 0 if ranks[1] == 1 else ranks[1] - 1  # the last batch of an epoch may be repeated in part
+    if stop == "all":
+        assert set(head + rest) == set(following) == everything
+    else:
+        assert max(Counter(following).values()) == 1 or len(following) - len(set(following)) <= repeats
+        assert len(head + rest) - len(set(head + rest)) <= repeats
+
+
+@settings(max_examples=examples(60), **QUIET)
 @given(case=cases(), epoch=st.integers(0, 3), draw=st.data())
 def test_promise_4_and_5_as_dataset_and_dataloader2_give_the_order_of_the_loader(
     data: Data, case: Case, epoch: int, draw: st.DataObject
