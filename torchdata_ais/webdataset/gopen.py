@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store import BlockSource, Cluster, StoreOptions, cluster_options, open_blocks
+from torchdata_ais.store import BlockSource, Cluster, cluster_options, open_blocks
 from torchdata_ais.urls import file_fault, parse_url, redact
 from torchdata_ais.webdataset.commands import Command, refuse_local_file, with_command
 from torchdata_ais.webdataset.left_out import explaining
+
+if TYPE_CHECKING:
+    from torchdata_ais.writing.targets import Target
 
 
 class _Blocks(io.RawIOBase):
@@ -42,10 +44,8 @@ class _Target(io.RawIOBase):
     It does not appear if the ``with`` body raises.
     """
 
-    def __init__(self, name: str, options: Callable[[], StoreOptions]) -> None:
-        from torchdata_ais.writing.targets import open_target
-
-        self._target = open_target(name, options)
+    def __init__(self, target: Target) -> None:
+        self._target = target
 
     def writable(self) -> bool:
         return True
@@ -134,7 +134,9 @@ def open_stream(url: str, mode: str = "rb", bufsize: int = 8192, *, cluster: Clu
     """
     store = cluster_options(cluster)
     if mode == "wb":
-        return cast(BinaryIO, _Target(url, lambda: store))
+        from torchdata_ais.writing.targets import open_target
+
+        return cast(BinaryIO, _Target(open_target(url, lambda: store)))
     if mode not in ("rb", "r"):
         raise UsageError.at(f"mode={mode!r}", todo='use "rb" or "wb"')
     if isinstance(url, Command):

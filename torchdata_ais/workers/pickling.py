@@ -94,7 +94,8 @@ def pack(value: Any, lender: Lender | None = None) -> Packed:
     files = _Files(own)
     try:
         _Pickler(stream, files).dump(value)
-        in_file = stream.tell() > _INLINE_BYTES and files.write(stream.getbuffer(), files.stream)
+        with stream.getbuffer() as pickled:
+            in_file = len(pickled) > _INLINE_BYTES and files.write(pickled, files.stream)
         payload = b"" if in_file else stream.getvalue()
         return Packed(payload, files.all(), len(files.buffers), in_file, len(files.shared))
     except BaseException:

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPException, HTTPResponse, RemoteDisconnected
 from io import BytesIO
+from traceback import clear_frames
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -475,6 +476,16 @@ _MIB = 1 << 20
 _AHEAD = 4 * _MIB
 
 
+def _clear_frames(error: BaseException) -> None:
+    """Clear the local variables of the frames that an error and its contexts ended."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        clear_frames(one.__traceback__)
+        one = one.__cause__ or one.__context__
+
+
 class WholeBody:
     """Reader of a whole body within the stall timeout and the deadline.
 
@@ -535,8 +546,12 @@ class WholeBody:
             whole.seek(there - 1)
             whole.write(b"\0")
             with whole.getbuffer() as view:
-                while came < there and (count := self._received(view[came : min(there, came + _PIECE)])):
-                    came += count
+                try:
+                    while came < there and (count := self._received(view[came : min(there, came + _PIECE)])):
+                        came += count
+                except BaseException as error:
+                    _clear_frames(error)  # they hold parts of `view`, with which `whole` cannot be closed
+                    raise
         whole.truncate(came)
         return whole.getvalue()
 
