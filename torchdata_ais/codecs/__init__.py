@@ -1,7 +1,7 @@
 """Encoding and decoding of the fields of WebDataset samples."""
 
 from torchdata_ais.codecs.crop import CenterCrop, Crop, RandomResizedCrop, ResizeCrop
-from torchdata_ais.codecs.decoder import Decoder, DecoderNames
+from torchdata_ais.codecs.decoder import Decoder
 from torchdata_ais.codecs.encoder import build_encoder
 from torchdata_ais.codecs.handlers import (
     MAX_GZ_BYTES,
@@ -28,7 +28,6 @@ __all__ = [
     "Crop",
     "Decoded",
     "Decoder",
-    "DecoderNames",
     "EncodeError",
     "FieldTable",
     "GzipFilter",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -246,28 +246,14 @@ class ResizeCrop(Crop):
         return self.shorter, self.shorter
 
 
-class CropNames(TypedDict, total=False):
-    """Single options for crops.
-
-    ``random_resized_crop=224, flip=0.5`` is ``crop=RandomResizedCrop(224, flip=0.5)``.
-    """
-
-    random_resized_crop: int | Size | None
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
-    flip: float
-    center_crop: int | Size | None
-    resize_crop: tuple[int, int | Size] | None
-
-
-def crop_of(given: Crop | None, named: CropNames) -> Crop | None:
-    """Return the one crop in `given` and `named`, or None.
+def crop_of(given: Crop | None, **named: Any) -> Crop | None:
+    """Return the one crop in `given` and the options of `Decoder`, or None.
 
     Raises:
         UsageError: There are two, or options without the crop they belong to.
 
     Example:
-        >>> crop_of(None, {"random_resized_crop": 224, "flip": 0.5})
+        >>> crop_of(None, random_resized_crop=224, flip=0.5)
         RandomResizedCrop(size=224, scale=(0.08, 1.0), ratio=(0.75, 1.3333333333333333), flip=0.5)
     """
     options: dict[str, Any] = {name: value for name, value in named.items() if value is not None}

@@ -8,10 +8,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from typing_extensions import Unpack
-
 from torchdata_ais._util.arguments import check_function, check_number, check_text, checked
-from torchdata_ais.codecs.crop import Crop, CropNames, crop_of
+from torchdata_ais.codecs.crop import Crop, crop_of
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Continue, Decoded, GzipFilter, Handler, Row, nowhere
 from torchdata_ais.codecs.image import (
     ImageHandler,
@@ -67,8 +65,12 @@ class Decoder:
         max_gz_bytes: Most bytes a compressed field may unpack to.
         max_pixels: Most pixels of an image, as stored and as resized; checked before anything is decoded. Above
             178,956,970 ``PIL.Image.MAX_IMAGE_PIXELS`` must be raised, too.
-        **crops: The same as `crop`, by single names: ``random_resized_crop=224`` with ``scale= ratio= flip=``,
-            ``center_crop=224``, ``resize_crop=(256, 224)``.
+        random_resized_crop: Output size of a `RandomResizedCrop`, in place of `crop`.
+        scale: Share of the image's area that it takes, from and to. None: 0.08 to 1.
+        ratio: Width by height of that part, from and to. None: 3/4 to 4/3.
+        flip: Probability of turning it left to right. None: 0.
+        center_crop: Output size of a `CenterCrop`, in place of `crop`.
+        resize_crop: Shorter side and output size of a `ResizeCrop`, in place of `crop`.
 
     Memory: a decoded field, and the field unpacked, at most `max_gz_bytes` and 2 MiB; while resizing, also the image
     in full size. JPEGs at least twice as large as requested are decoded at half, a quarter or an eighth of it. An
@@ -104,9 +106,22 @@ class Decoder:
         max_gz_bytes: int = MAX_GZ_BYTES,
         max_pixels: int = MAX_PIXELS,
         crop: Crop | None = None,
-        **crops: Unpack[CropNames],
+        random_resized_crop: int | Size | None = None,
+        scale: tuple[float, float] | None = None,
+        ratio: tuple[float, float] | None = None,
+        flip: float | None = None,
+        center_crop: int | Size | None = None,
+        resize_crop: tuple[int, int | Size] | None = None,
     ) -> None:
-        crop = crop_of(crop, crops)
+        crop = crop_of(
+            crop,
+            random_resized_crop=random_resized_crop,
+            center_crop=center_crop,
+            resize_crop=resize_crop,
+            scale=scale,
+            ratio=ratio,
+            flip=flip,
+        )
         check_one_size(size, shorter, crop)
         pair = checked_size(size, shorter)
         check_number(max_gz_bytes, 0, "max_gz_bytes")
@@ -271,21 +286,6 @@ def _text_or_bytes(value: bytes) -> str | bytes:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return value
-
-
-class DecoderNames(CropNames, total=False):
-    """Options of `Decoder` that the stage ``.decode()`` takes as well."""
-
-    pre: Handler | Iterable[Handler] | None
-    post: Handler | Iterable[Handler] | None
-    size: int | Size | None
-    shorter: int | None
-    allow_pickle: bool
-    sixteen_bit: SixteenBit
-    exif: bool
-    max_gz_bytes: int
-    max_pixels: int
-    crop: Crop | None
 
 
 def _handler(spec: str | Handler) -> Handler:

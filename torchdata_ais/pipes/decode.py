@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from fnmatch import fnmatchcase
+from inspect import signature
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-from typing_extensions import Unpack
-
 from torchdata_ais._util.arguments import check_function
-from torchdata_ais.codecs import Decoder, DecoderNames
-from torchdata_ais.codecs.handlers import Row
+from torchdata_ais.codecs import Decoder
+from torchdata_ais.codecs.crop import Crop
+from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Handler, Row
+from torchdata_ais.codecs.image import SixteenBit
+from torchdata_ais.codecs.resize import MAX_PIXELS, Size
 from torchdata_ais.errors import NEVER_SKIPPED, DecodeError, SampleError, UsageError
 from torchdata_ais.pipes.base.collate import BatchRows
 from torchdata_ais.pipes.base.contract import Effect, MemoryBound
@@ -65,6 +67,9 @@ class _Running(NamedTuple):
         return None if self.rows is None else self.rows.take()
 
 
+_OPTIONS = {name: one.default for name, one in signature(Decoder).parameters.items()}
+
+
 @stage("decode")
 class SampleDecoder(Pipe[Any], SlotStage):
     """Decode the fields of each sample by their names (``.decode(*specs)``).
@@ -80,11 +85,12 @@ class SampleDecoder(Pipe[Any], SlotStage):
             Python's lock.
         on_error: ``"raise"``, ``"warn"``, ``"skip"`` or a webdataset handler; the whole sample is skipped.
         max_errors: How many samples to give up: a count, or a share of all.
-        **options: ``size=``, ``shorter=``, ``max_pixels=``, ``pre=``, ``post=``, ``allow_pickle=`` and others of
-            `torchdata_ais.Decoder`. Crops: ``random_resized_crop=224`` with ``scale= ratio= flip=``,
-            ``center_crop=224``, ``resize_crop=(256, 224)``, or ``crop=RandomResizedCrop(224, ...)``. A random crop
-            follows from (seed, epoch, key) as in ``.map_sample(rng=True)``, and below ``.read_samples()`` from (seed,
-            source, draw): it is the same whatever the number of ranks and workers, and after a resume.
+        pre, post, size, shorter, allow_pickle, sixteen_bit, exif, max_gz_bytes, max_pixels, crop: As for
+            `torchdata_ais.Decoder`. A random crop follows from (seed, epoch, key) as in ``.map_sample(rng=True)``, and
+            below ``.read_samples()`` from (seed, source, draw): it is the same whatever the number of ranks and
+            workers, and after a resume.
+        random_resized_crop, scale, ratio, flip, center_crop, resize_crop: Crops by single options, as for `Decoder`:
+            ``random_resized_crop=224, flip=0.5`` is ``crop=RandomResizedCrop(224, flip=0.5)``.
 
     Yields:
         A new sample of the same class with decoded values; fields no rule knows stay bytes.
@@ -124,8 +130,41 @@ class SampleDecoder(Pipe[Any], SlotStage):
         threads: int = 0,
         on_error: OnError = "raise",
         max_errors: float | None = None,
-        **options: Unpack[DecoderNames],
+        pre: Handler | Iterable[Handler] | None = None,
+        post: Handler | Iterable[Handler] | None = None,
+        size: int | Size | None = None,
+        shorter: int | None = None,
+        allow_pickle: bool = False,
+        sixteen_bit: SixteenBit = "clip",
+        exif: bool = False,
+        max_gz_bytes: int = MAX_GZ_BYTES,
+        max_pixels: int = MAX_PIXELS,
+        crop: Crop | None = None,
+        random_resized_crop: int | Size | None = None,
+        scale: tuple[float, float] | None = None,
+        ratio: tuple[float, float] | None = None,
+        flip: float | None = None,
+        center_crop: int | Size | None = None,
+        resize_crop: tuple[int, int | Size] | None = None,
     ) -> None:
+        options: dict[str, Any] = {
+            "pre": pre,
+            "post": post,
+            "size": size,
+            "shorter": shorter,
+            "allow_pickle": allow_pickle,
+            "sixteen_bit": sixteen_bit,
+            "exif": exif,
+            "max_gz_bytes": max_gz_bytes,
+            "max_pixels": max_pixels,
+            "crop": crop,
+            "random_resized_crop": random_resized_crop,
+            "scale": scale,
+            "ratio": ratio,
+            "flip": flip,
+            "center_crop": center_crop,
+            "resize_crop": resize_crop,
+        }
         self._codec = Decoder(*specs, only=only, partial=partial, **options)
         super().__init__(with_shared_seed(as_pipe(source)) if self._codec.is_random else source)
         if threads < 0:
@@ -134,7 +173,9 @@ class SampleDecoder(Pipe[Any], SlotStage):
             repr(spec) if isinstance(spec, str) else getattr(spec, "__name__", "function") for spec in specs
         ]
         values = {
-            name: shown_function(value) if callable(value) else repr(value) for name, value in options.items()
+            name: shown_function(value) if callable(value) else repr(value)
+            for name, value in options.items()
+            if value != _OPTIONS[name]
         }
         self._shown = ", ".join(names + [f"{name}={value}" for name, value in values.items()])
         if self._codec.is_random:

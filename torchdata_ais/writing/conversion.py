@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -20,9 +20,9 @@ from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.urls.parsing import is_shard
 from torchdata_ais.writing.classes import agreed_classes, read_classes, write_classes
-from torchdata_ais.writing.manifest import ShardInfo, check_pattern, shards_there
+from torchdata_ais.writing.manifest import ShardInfo, Taker, check_pattern, shards_there
 from torchdata_ais.writing.prepare import check_apart, check_not_read, folder_of, prepare
-from torchdata_ais.writing.shard_writer import PackedInto, ShardWriter
+from torchdata_ais.writing.shard_writer import ShardWriter
 from torchdata_ais.writing.sources.opened import open_source
 from torchdata_ais.writing.sources.shards import ShardSource
 from torchdata_ais.writing.sources.source import (
@@ -365,7 +365,7 @@ def _take_up(
     return Counts(cursor.get("dropped", 0), skipped, frozenset(cursor.get("unmet", ())))
 
 
-class ConvertNames(SourceNames, EditNames, PackedInto, total=False):
+class ConvertNames(SourceNames, EditNames, total=False):
     """Parts of ``source_options=``, ``edit=``, and `ShardWriter` arguments."""
 
     manifest: str | None
@@ -377,6 +377,16 @@ class ConvertNames(SourceNames, EditNames, PackedInto, total=False):
     opener: Callable[[str], Any] | None
     compress: bool | str | None
     format: Any
+    index: bool | str | Taker
+    shard_step: int
+    encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None
+    keep_meta: bool
+    allow_pickle: bool
+    quality: int
+    user: str
+    group: str
+    mode: int
+    mtime: float | None
 
 
 @checked

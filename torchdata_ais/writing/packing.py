@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from torchdata_ais.codecs import EncodeError, build_encoder
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, UsageError
@@ -37,19 +37,6 @@ class Packed(NamedTuple):
     payload: int
     fields: tuple[str, ...]
     sizes: tuple[int, ...]
-
-
-class PackingNames(TypedDict, total=False):
-    """The arguments of `SamplePacker`."""
-
-    encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None
-    keep_meta: bool
-    allow_pickle: bool
-    quality: int
-    user: str
-    group: str
-    mode: int
-    mtime: float | None
 
 
 class SamplePacker:

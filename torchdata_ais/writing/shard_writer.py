@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import xxhash
-from typing_extensions import Unpack
 
 from torchdata_ais._util.arguments import check_function, check_number, checked
 from torchdata_ais.errors import StateError, UsageError
@@ -18,7 +17,7 @@ from torchdata_ais.store import Cluster, StoreOptions, cluster_options, given_op
 from torchdata_ais.urls import parse_url, redact, shown_name
 from torchdata_ais.writing.archive import OpenArchive, Writer, check_format
 from torchdata_ais.writing.manifest import Manifest, SeriesIndex, ShardInfo, Taker
-from torchdata_ais.writing.packing import PackingNames, SamplePacker
+from torchdata_ais.writing.packing import SamplePacker
 from torchdata_ais.writing.prepare import check_bucket, check_place
 from torchdata_ais.writing.targets import StreamTarget, Target, compression_for, open_target
 
@@ -123,18 +122,6 @@ class Replay:
 logger = logging.getLogger("torchdata_ais")
 
 
-class PackedInto(PackingNames, total=False):
-    """Packing of samples, and their index.
-
-    Attributes:
-        index: Whether, and where, to make the sample index on the way; or an object that takes its shards.
-        shard_step: Difference of the numbers of two shards.
-    """
-
-    index: bool | str | Taker
-    shard_step: int
-
-
 class ShardWriter(Writer):
     """Write samples to a series of tar shards, each published when whole.
 
@@ -174,7 +161,7 @@ class ShardWriter(Writer):
         cluster: See `torchdata_ais.store.Cluster`.
         compress: As in `TarWriter`.
         format: As in `TarWriter`.
-        **named: Further arguments of `TarWriter`: ``user group mode encoder keep_meta mtime allow_pickle quality``.
+        user, group, mode, mtime, encoder, keep_meta, allow_pickle, quality: As in `TarWriter`.
 
     Attributes:
         shards: A `ShardInfo` for each finished shard.
@@ -217,10 +204,18 @@ class ShardWriter(Writer):
         cluster: Cluster = None,
         compress: bool | str | None = None,
         format: Any = None,  # noqa: A002 - webdataset's name
-        **named: Unpack[PackedInto],
+        index: bool | str | Taker = False,
+        shard_step: int = 1,
+        user: str = "bigdata",
+        group: str = "bigdata",
+        mode: int = 0o0444,
+        mtime: float | None = None,
+        encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
+        keep_meta: bool = False,
+        allow_pickle: bool = False,
+        quality: int = 100,
     ) -> None:
-        index = named.pop("index", False)
-        self._step = named.pop("shard_step", 1)
+        self._step = shard_step
         self._pattern = pattern
         self._compression = compression_for(self._name(start_shard), compress)
         if self._name(start_shard) == self._name(start_shard + 1):
@@ -249,9 +244,17 @@ class ShardWriter(Writer):
         for name, function in (("post", post), ("opener", opener)):
             if function is not None:
                 check_function(function, 1, f"ShardWriter({name}=)")
-        packing: dict[str, Any] = {**named}
         self._options = partial(cluster_options, given_options(cluster))
-        self._pack = SamplePacker(**packing)
+        self._pack = SamplePacker(
+            encoder=encoder,
+            keep_meta=keep_meta,
+            allow_pickle=allow_pickle,
+            quality=quality,
+            user=user,
+            group=group,
+            mode=mode,
+            mtime=mtime,
+        )
         self._maxcount, self._maxsize = maxcount, maxsize
         self._post, self._opener = post, opener
         self._level = logging.INFO if verbose else logging.DEBUG

@@ -9,8 +9,21 @@ from typing import Any
 
 import pytest
 
-from torchdata_ais import AISFileLoader, ObjectCache, Safety, ShardWriter, TarWriter, ais_loader
+import torchdata_ais
+from torchdata_ais import (
+    AISFileLoader,
+    ObjectCache,
+    Safety,
+    TarWriter,
+    dataloader2,
+    index,
+    loaders,
+    pipes,
+    store,
+    writing,
+)
 from torchdata_ais.errors import AISError, SampleError, UsageError
+from torchdata_ais.jobs import etl
 from torchdata_ais.testing import example_shards, write_shard
 from torchdata_ais.writing import Edit, SourceOptions, convert
 
@@ -89,7 +102,7 @@ def test_a_pipe_with_options_objects_pickles(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "most"),
-    [(AISFileLoader, 13), (ShardWriter, 13), (TarWriter, 13), (ais_loader, 12), (convert, 13)],
+    [(AISFileLoader, 13), (TarWriter, 13), (convert, 13)],
 )
 def test_constructors_have_few_names(kind: Any, most: int) -> None:
     assert len(inspect.signature(kind).parameters) <= most
@@ -137,3 +150,29 @@ def test_an_edit_that_cannot_work_is_refused(tmp_path: Path, how: Any) -> None:
     with pytest.raises(UsageError):
         _written(tmp_path, **how)
     assert not list(tmp_path.rglob("*.tar"))
+
+
+HIDDEN = {
+    "DictMapper", "KeyRenamer", "Renamer", "StreamDecoder",  # keywords that name fields
+    "resolve_options",  # keywords that name fields of StoreOptions
+    "Folder",  # a protocol
+    "convert", "shard_etl",
+}  # fmt: skip
+"""Public names that take keywords by ``**``."""
+
+
+def test_no_public_name_hides_its_options() -> None:
+    hidden = set()
+    for module in (torchdata_ais, pipes, store, writing, loaders, dataloader2, etl, index):
+        for name in module.__all__:
+            public = getattr(module, name)
+            if not callable(public) or getattr(public, "__module__", "").partition(".")[0] != "torchdata_ais":
+                continue
+            try:
+                signature = inspect.signature(public)
+            except ValueError:
+                continue
+            kinds = {parameter.kind for parameter in signature.parameters.values()}
+            if inspect.Parameter.VAR_KEYWORD in kinds:
+                hidden.add(name)
+    assert hidden == HIDDEN

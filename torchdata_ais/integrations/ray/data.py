@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from typing_extensions import Unpack
 
 from torchdata_ais.errors import MissingLibraryError, UsageError
 from torchdata_ais.index import (
@@ -23,7 +22,6 @@ from torchdata_ais.index import (
 from torchdata_ais.store import Cluster, StoreOptions, cluster_options, given_options, list_objects
 from torchdata_ais.urls import ObjectURL, parse_url
 from torchdata_ais.writing.manifest import ShardInfo
-from torchdata_ais.writing.packing import PackingNames
 from torchdata_ais.writing.prepare import prepare
 from torchdata_ais.writing.shard_writer import ShardWriter
 
@@ -255,7 +253,7 @@ class ShardDatasink(Datasink):
         index: Whether, and where, to store the sample index, once all tasks have ended.
         overwrite: Write even if there are shards of this pattern.
         cluster: See `torchdata_ais.store.Cluster`; default ``AIS_ENDPOINT`` of this process, also in the tasks.
-        **named: ``encoder mtime quality ...`` as in `TarWriter`.
+        user, group, mode, mtime, encoder, keep_meta, allow_pickle, quality: As in `TarWriter`.
 
     Attributes:
         shards: The written shards, at the end; by name.
@@ -282,7 +280,14 @@ class ShardDatasink(Datasink):
         index: bool | str = False,
         overwrite: bool = False,
         cluster: Cluster = None,
-        **named: Unpack[PackingNames],
+        user: str = "bigdata",
+        group: str = "bigdata",
+        mode: int = 0o0444,
+        mtime: float | None = None,
+        encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
+        keep_meta: bool = False,
+        allow_pickle: bool = False,
+        quality: int = 100,
     ) -> None:
         check_ray()
         super().__init__()
@@ -295,7 +300,16 @@ class ShardDatasink(Datasink):
             index if isinstance(index, str) else index_place(f"{pattern.partition('%')[0]}*") if index else ""
         )
         self._overwrite = overwrite
-        self._named: dict[str, Any] = {**named}
+        self._named: dict[str, Any] = {
+            "user": user,
+            "group": group,
+            "mode": mode,
+            "mtime": mtime,
+            "encoder": encoder,
+            "keep_meta": keep_meta,
+            "allow_pickle": allow_pickle,
+            "quality": quality,
+        }
         self.shards: list[ShardInfo] = []
         self._writer(0, None)  # whether the arguments can work
 

@@ -6,7 +6,7 @@ import base64
 import copy
 import io
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -47,7 +47,15 @@ def display_shard_images(
     *,
     etl_name: str | None = None,
     etl_args: Any = None,
-    **sheet: Any,
+    columns: int | None = None,
+    size: int = 160,
+    image: str | int | None = None,
+    label: str | int | bool | None = None,
+    mask: str | int | bool | None = None,
+    classes: Sequence[str] | Mapping[Any, Any] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    opacity: float = 0.45,
 ) -> Image.Image:
     """Return a contact sheet of a shard's first samples; reads only these.
 
@@ -58,7 +66,23 @@ def display_shard_images(
         objects: The most samples.
         etl_name: Show the shard as transformed by this ETL.
         etl_args: Arguments for it.
-        **sheet: Further arguments of `contact_sheet`.
+        columns: Tiles in a row; default at most 8.
+        size: Width and height in which each image is shown, in pixels; its aspect stays.
+        image: Field name, or position in the tuple, of the image; default the first that is one.
+        label: The same for the text; default ``cls`` with a caption below it, one of them, or else the key. False for
+            none.
+        mask: The same for the mask; default a second image of the same size that is named ``mask``, ``trimap`` or
+            ``seg``, or has few different values. Values above 0 are tinted. False for none.
+        classes: Names of the classes by number, or their numbers by name, as torchvision has them.
+        mean: The number subtracted from each channel to normalise it (of 0 to 1); it is undone.
+        std: The divisor after that.
+        opacity: Of the mask, 0 to 1.
+
+    Order:
+        That of the samples, row by row.
+
+    Memory:
+        The picture: about ``3 * objects * (size + 6) * (size + 24)`` bytes.
 
     Raises:
         TransportError, ShardError: The shard cannot be read so far.
@@ -86,11 +110,36 @@ def display_shard_images(
         raise NotFoundError.at(
             "the shard holds no sample", todo="look at it with torchdata-ais inspect", url=url
         )
-    return contact_sheet(first, objects=objects, **sheet)
+    return contact_sheet(
+        first,
+        objects=objects,
+        columns=columns,
+        size=size,
+        image=image,
+        label=label,
+        mask=mask,
+        classes=classes,
+        mean=mean,
+        std=std,
+        opacity=opacity,
+    )
 
 
 @checked
-def display_loader_images(loader: Iterable[Any], objects: int = 4, **sheet: Any) -> Image.Image:
+def display_loader_images(
+    loader: Iterable[Any],
+    objects: int = 4,
+    *,
+    columns: int | None = None,
+    size: int = 160,
+    image: str | int | None = None,
+    label: str | int | bool | None = None,
+    mask: str | int | bool | None = None,
+    classes: Sequence[str] | Mapping[Any, Any] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    opacity: float = 0.45,
+) -> Image.Image:
     """Return a contact sheet of the first samples of a loader.
 
     Nothing is taken from the caller: an epoch under way continues unchanged, and the order of the next ones and the
@@ -102,7 +151,23 @@ def display_loader_images(loader: Iterable[Any], objects: int = 4, **sheet: Any)
     Args:
         loader: Anything that can be iterated over more than once and gives samples or batches.
         objects: The most samples, from as many batches as it takes.
-        **sheet: Further arguments of `contact_sheet`.
+        columns: Tiles in a row; default at most 8.
+        size: Width and height in which each image is shown, in pixels; its aspect stays.
+        image: Field name, or position in the tuple, of the image; default the first that is one.
+        label: The same for the text; default ``cls`` with a caption below it, one of them, or else the key. False for
+            none.
+        mask: The same for the mask; default a second image of the same size that is named ``mask``, ``trimap`` or
+            ``seg``, or has few different values. Values above 0 are tinted. False for none.
+        classes: Names of the classes by number, or their numbers by name, as torchvision has them.
+        mean: The number subtracted from each channel to normalise it (of 0 to 1); it is undone.
+        std: The divisor after that.
+        opacity: Of the mask, 0 to 1.
+
+    Order:
+        That of the samples, row by row.
+
+    Memory:
+        The picture: about ``3 * objects * (size + 6) * (size + 24)`` bytes.
 
     Raises:
         UsageError: A one-shot iterator, a pipe that cannot be copied, nothing to show, or no image in it.
@@ -121,7 +186,19 @@ def display_loader_images(loader: Iterable[Any], objects: int = 4, **sheet: Any)
             _close(items)
     if not rows:
         raise UsageError.at("there is nothing to show: the loader gives nothing")
-    return contact_sheet(rows, objects=objects, **sheet)
+    return contact_sheet(
+        rows,
+        objects=objects,
+        columns=columns,
+        size=size,
+        image=image,
+        label=label,
+        mask=mask,
+        classes=classes,
+        mean=mean,
+        std=std,
+        opacity=opacity,
+    )
 
 
 def _close(items: Iterator[Any]) -> None:

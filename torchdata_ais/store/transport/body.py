@@ -477,7 +477,7 @@ _AHEAD = 4 * _MIB
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Clear the local variables of the frames that an error and its contexts ended."""
+    """Clear local variables of the frames that an error has ended."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:

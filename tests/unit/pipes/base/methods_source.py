@@ -27,10 +27,12 @@ from typing import Any, Literal, TypeVar
 
 import numpy.typing as npt
 from torch.utils.data.datapipes.datapipe import IterDataPipe
-from typing_extensions import Unpack
 
 from torchdata_ais import pipes
-from torchdata_ais.codecs import DecoderNames
+from torchdata_ais.codecs.crop import Crop
+from torchdata_ais.codecs.handlers import Handler
+from torchdata_ais.codecs.image import SixteenBit
+from torchdata_ais.codecs.resize import Size
 from torchdata_ais.index import ShardsFrom
 from torchdata_ais.plan import Shuffle, Tail
 from torchdata_ais.reading.open_shard import Safety
