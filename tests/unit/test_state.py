@@ -15,7 +15,7 @@ import xxhash
 
 from torchdata_ais import AISSourceLister, ais_loader, merge_states, state_from_json, state_to_json
 from torchdata_ais.errors import StateError
-from torchdata_ais.state import PlanState, Segment, from_plain, to_plain
+from torchdata_ais.state import MergedState, PlanState, Segment, StreamState, from_plain, to_plain
 
 MOST = 10**12  # samples and steps of a very long run
 
@@ -182,3 +182,11 @@ def test_a_plan_state_is_not_for_streams() -> None:
     other = to_plain(msgspec.structs.replace(TWO, seed=8))
     with pytest.raises(StateError, match="needs no merging"):
         merge_states([to_plain(TWO), other])
+
+
+def test_a_rank_is_in_a_merged_state_once() -> None:
+    one = StreamState(stages=["load_tar()"], ranks=2)
+    other = StreamState(stages=["load_tar()"], ranks=2, rank=1)
+    assert len(MergedState(merged=[one, other]).parts) == 2
+    with pytest.raises(ValueError, match="a rank is there twice"):
+        MergedState(merged=[one, one])

@@ -118,3 +118,13 @@ def test_times_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Retry(**wrong)
     assert Retry(attempts=1, backoff=0.0, max_backoff=0.0, deadline=0.001).delay(1) == 0.0
+
+
+def test_a_timeout_is_at_most_the_rest_of_the_deadline(clock: Clock) -> None:
+    made = Attempts(Retry(deadline=30.0), clock, "s.tar", "http://h/s.tar")
+    assert made.bound(60.0) == 30.0
+    assert made.bound(None) == 30.0
+    assert made.bound(7.0) == 7.0
+    made.waited(29.99)
+    assert made.bound(60.0) == 0.05, "at least a moment"
+    assert Attempts(Retry(deadline=None), clock, "s.tar", "").bound(60.0) == 60.0

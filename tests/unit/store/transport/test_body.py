@@ -142,3 +142,8 @@ def test_a_thread_reads_two_bodies_at_once() -> None:
 def test_promise_1_what_is_cut_in_a_chunk_is_not_what_is_asked_for() -> None:
     with pytest.raises((IncompleteRead, ConnectionError, HTTPException)):
         read(HEAD + b"ff\r\nabc", [3, 3])
+
+
+def test_an_extension_of_a_chunk_that_does_not_end_is_refused() -> None:
+    with pytest.raises(HTTPException, match="the length of a chunk"):
+        read(HEAD + b"5;x=" + b"a" * 100_000, [1])

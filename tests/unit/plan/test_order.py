@@ -1,0 +1,72 @@
+"""Orders of sources and mixtures, at their limits."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from torchdata_ais.errors import UsageError
+from torchdata_ais.plan import Run, RunSegment
+from torchdata_ais.plan.order import MixedOrder, Order
+from torchdata_ais.plan.run import Sources
+
+HALF = 1 << 15
+
+
+def test_positions_of_a_schedule_ascend() -> None:
+    for schedule in ([(0, [1]), (0, [2])], [(0, [1]), (5, [1]), (5, [2])], [(1, [1])], []):
+        with pytest.raises(UsageError, match="begins at position 0 and ascends"):
+            MixedOrder([Order(4)], schedule)
+
+
+def test_weights_hold_from_their_position_on() -> None:
+    order = MixedOrder([Order(100), Order(100, source=1)], [(0, [1, 0]), (10, [0, 1])], position=0)
+    assert order.at(range(8, 12)).source.tolist() == [0, 0, 1, 1]
+    later = MixedOrder([Order(100), Order(100, source=1)], [(0, [1, 0]), (10, [0, 1])], position=10)
+    assert later.at(range(10, 12)).source.tolist() == [1, 1]
+
+
+def run_of(samples: tuple[int, ...] = (10,), global_batch: int = 4, ranks: int = 1, **how: object) -> Run:
+    weights = tuple((1 << 16) // len(samples) for _ in samples)
+    sources = Sources(samples, schedule=((0, weights),), **how)  # type: ignore[arg-type]
+    return Run(sources, 0, [RunSegment(0, 0, 0, global_batch, weights, (0,) * len(samples))], ranks=ranks)
+
+
+def test_without_shuffle_the_order_is_the_stored_one() -> None:
+    assert run_of().at(range(20)).index.tolist() == [*range(10), *range(10)]
+    both = run_of((6, 6)).at(range(12))
+    assert [both.index[both.source == source].tolist() for source in (0, 1)] == [[*range(6)], [*range(6)]]
+
+
+def test_shuffled_samples_are_not_adjacent_and_runs_are() -> None:
+    def adjacent(**how: object) -> float:
+        found = run_of((5000,), 64, mean_bytes=(1.0,), **how).at(range(5000)).index
+        return float(np.mean(np.diff(found) == 1))
+
+    assert adjacent(shuffle="samples") < 0.01
+    assert 0.8 < adjacent(shuffle="runs") < 0.9  # runs of 8: an eighth of the batch
+
+
+def test_every_batch_of_a_mixture_is_whole_with_drop_after_any_change() -> None:
+    """Weights and batch change at each step: neither the rest of that epoch nor a later one has half a batch."""
+    weights = ((HALF, HALF), ((1 << 16) - 4096, 4096))
+    for step in range(8):
+        for batch in (2, 3, 5):
+            run = run_of((11, 7), 4, tail="drop", shuffle="samples", stop="all")
+            run = Run(run.sources, 0, [*run.segments, run.segment(step, batch, weights[1])])
+            for later in range(step, step + 12):
+                draws = run.at(run.positions(later))
+                assert len(draws.index) == batch, (step, batch, later)
+            first = run.epoch_of(step)
+            assert (first.slots.length % batch) == 0 or len(first.slots) == first.slots.length // batch
+
+
+def test_the_rest_of_an_epoch_of_fixed_steps_is_what_is_left() -> None:
+    run = run_of((10,), 4, epoch_steps=5, stop="never")
+    run = Run(run.sources, 0, [*run.segments, run.segment(2, 3)])
+    epochs = [run.epoch_of(step) for step in range(2, 12)]
+    assert [epoch.number for epoch in epochs] == [0] * 3 + [1] * 5 + [2] * 2
+    assert (epochs[0].first_step, epochs[0].steps, epochs[0].end) == (0, 5, 5)
+    assert all(before.end <= after.end for before, after in pairwise(epochs))

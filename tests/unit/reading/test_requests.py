@@ -1,0 +1,54 @@
+"""Requests of samples that are adjacent in a shard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchdata_ais import SampleIndex
+from torchdata_ais.errors import SampleIndexError
+from torchdata_ais.reading.by_index import run_in
+from torchdata_ais.reading.requests import Wanted, requests_for
+from torchdata_ais.testing import example_shards
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> SampleIndex:
+    return SampleIndex.build(example_shards(tmp_path_factory.mktemp("shards"), (6,)))
+
+
+def ranges(*places: tuple[int, int], index: SampleIndex) -> list[tuple[int, int, list[int]]]:
+    """Return start, length and samples of the requests for ranges of the first shard."""
+    reference: Any = index.take([0])[0]
+    wanted = [Wanted(reference._replace(start=start, size=size)) for start, size in places]
+    return [(one.start, one.length, one.wanted) for one in requests_for(wanted)]
+
+
+def test_a_gap_is_read_if_it_is_no_larger_than_what_is_wanted(index: SampleIndex) -> None:
+    assert ranges((0, 1000), (2000, 500), index=index) == [(0, 2500, [0, 1])]
+    assert ranges((0, 1000), (2001, 500), index=index) == [(0, 1000, [0]), (2001, 500, [1])]
+
+
+def test_a_range_within_another_leaves_it_whole(index: SampleIndex) -> None:
+    assert ranges((0, 4000), (500, 100), (3900, 600), index=index) == [(0, 4500, [0, 1, 2])]
+
+
+def test_what_is_wanted_first_is_requested_first(index: SampleIndex) -> None:
+    assert [one[2] for one in ranges((900_000, 10), (0, 10), (450_000, 10), index=index)] == [[0], [1], [2]]
+
+
+def test_bytes_of_another_sample_are_refused_without_a_hash(index: SampleIndex) -> None:
+    first, second = index.take([0, 1])
+    data = Path(first.shard.name).read_bytes()[first.start : first.start + first.size]
+    unproven = first._replace(xxh64=None)
+    assert run_in(data, unproven).key == first.key
+    with pytest.raises(SampleIndexError, match="bytes are there of"):
+        run_in(data[:-512], unproven)
+    with pytest.raises(SampleIndexError):
+        run_in(data, second._replace(xxh64=None, start=0, size=len(data), before=None))
+    with pytest.raises(SampleIndexError, match="has the fields"):
+        run_in(data, unproven._replace(sizes=tuple(size + 1 for size in first.sizes)))
+    with pytest.raises(SampleIndexError, match="not those that were indexed"):
+        run_in(data, first._replace(xxh64=1))
