@@ -26,7 +26,7 @@ import shards
 import urllib3
 
 from torchdata_ais import AISSampleReader, AISSourceLister, SampleIndex, ais_loader
-from torchdata_ais.store import StoreOptions, pace_of
+from torchdata_ais.store import StoreOptions, concurrency_limit_of
 from torchdata_ais.store.transport.batches import Asked, _encoded, _place_of
 
 SMALL = shards.Shape("ten", shards=8, samples=1000, size=10_000)
@@ -81,7 +81,7 @@ def bare(index, order, options, entries=76, threads=8):
 
 def read(index, order, options, batches):
     """Read samples by number; return how many a second, and the bytes that came."""
-    pace = pace_of(options.endpoint)
+    pace = concurrency_limit_of(options.endpoint)
     pace.batches = batches
     reader = AISSampleReader(index, positions=order, cluster=options)
     begin, cpu = time.perf_counter(), time.process_time()

@@ -12,7 +12,7 @@ from helpers.raw_server import RawServer, Request, raw, whole
 
 from torchdata_ais.errors import ReadError, UsageError
 from torchdata_ais.store import BlockSource, Retry, StoreOptions, open_blocks
-from torchdata_ais.store.transport.concurrency_limit import Pace, pace_of
+from torchdata_ais.store.transport.concurrency_limit import ConcurrencyLimit, concurrency_limit_of
 
 BODY = bytes(range(256)) * 20
 OPTIONS = StoreOptions(retry=Retry(attempts=3, backoff=0.01))
@@ -24,8 +24,8 @@ def read(server: RawServer, name: str, options: StoreOptions = OPTIONS) -> None:
         assert b"".join(source) == BODY
 
 
-def pace(server: RawServer, options: StoreOptions = OPTIONS) -> Pace:
-    return pace_of(urlsplit(server.endpoint).netloc, options.node_requests, opening=True)
+def pace(server: RawServer, options: StoreOptions = OPTIONS) -> ConcurrencyLimit:
+    return concurrency_limit_of(urlsplit(server.endpoint).netloc, options.node_requests, opening=True)
 
 
 def busy(code: int) -> bytes:

@@ -33,7 +33,7 @@ from torchdata_ais.local import (
     SwapEntries,
     WholeObject,
 )
-from torchdata_ais.store import pace_of, put_object
+from torchdata_ais.store import concurrency_limit_of, put_object
 from torchdata_ais.testing import shard_bytes
 
 RUNS = 150
@@ -74,7 +74,7 @@ class Faulty:
 
     def run(self, seed: int) -> None:
         rng = random.Random(seed)
-        pace = pace_of(self.cluster.endpoint)
+        pace = concurrency_limit_of(self.cluster.endpoint)
         pace.batches, pace.limit = True, 4.0
         self.cluster.faults.clear()
         changed = False

@@ -20,7 +20,7 @@ from torchdata_ais.errors import AISError, TransportError
 from torchdata_ais.index import IndexedSamples
 from torchdata_ais.local import Cut, CutSlow, EndBatch, LocalCluster, Stall
 from torchdata_ais.reading.requests import THREADS
-from torchdata_ais.store import Pace, pace_of, put_object
+from torchdata_ais.store import ConcurrencyLimit, concurrency_limit_of, put_object
 from torchdata_ais.testing import shard_bytes
 
 pytestmark = pytest.mark.kills
@@ -47,7 +47,7 @@ def fill(cluster: LocalCluster) -> None:
 def cluster(made: LocalCluster) -> LocalCluster:
     made.faults.clear()
     made.reset_stats()
-    pace_of(made.endpoint).batches = True
+    concurrency_limit_of(made.endpoint).batches = True
     return made
 
 
@@ -66,7 +66,7 @@ def keys(reader: AISSampleReader) -> list[str]:
     return [sample["__key__"] for sample in reader]
 
 
-def is_quiet(pace: Pace) -> bool:
+def is_quiet(pace: ConcurrencyLimit) -> bool:
     time.sleep(0.01)
     return pace.running == 0
 
@@ -112,7 +112,7 @@ def test_a_consumer_that_pauses_leaves_no_request_open(cluster: LocalCluster, in
     reader = AISSampleReader(
         index, positions=ORDER, prefetch_bytes=4 << 20, cluster=options(cluster, stall_timeout=1.0)
     )
-    pace = pace_of(cluster.endpoint)
+    pace = concurrency_limit_of(cluster.endpoint)
     iterator = iter(reader)
     got = [next(iterator)["__key__"]]
     until(lambda: all(is_quiet(pace) for _ in range(30)), what="requests wait for the consumer")
@@ -142,7 +142,7 @@ def paused(
     assert got == [f"{number:04d}" for number in order]
     assert reader.counts().retries == 0
     assert {one.status for one in cluster.requests()} <= {200, 206, 301, 307}
-    assert pace_of(cluster.endpoint).wrong == 0
+    assert concurrency_limit_of(cluster.endpoint).wrong == 0
 
 
 def test_a_consumer_that_pauses_costs_no_retry_where_targets_cut_the_slow(

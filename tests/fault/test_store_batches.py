@@ -48,7 +48,7 @@ from torchdata_ais.store import (
     BatchAnswer,
     Cancel,
     Cancelled,
-    Pace,
+    ConcurrencyLimit,
     Retry,
     StoreOptions,
     batch_group,
@@ -456,7 +456,7 @@ def test_a_target_that_refuses_does_know_them() -> None:
 @pytest.mark.parametrize("code", [429, 503])
 def test_a_busy_cluster_is_asked_again_when_it_says(code: int) -> None:
     found: Found = {}
-    pace = Pace(first=8)
+    pace = ConcurrencyLimit(first=8)
     with RawServer(then(status(code, "Retry-After: 0.3")), serve) as server:
         begun = time.monotonic()
         assert read_batch(WANTED, store(server), found.__setitem__, pace=pace) == BatchAnswer()
@@ -467,7 +467,7 @@ def test_a_busy_cluster_is_asked_again_when_it_says(code: int) -> None:
 
 
 def test_a_range_keeps_the_pace_too() -> None:
-    pace = Pace(first=8)
+    pace = ConcurrencyLimit(first=8)
     head = "HTTP/1.1 206 Partial Content", "Ais-Version: 1", "Content-Range: bytes 0-1/9", "Content-Length: 2"
     data = "\r\n".join([*head, "", "ab"]).encode()
     with RawServer(status(429), raw(data)) as server:
@@ -536,7 +536,7 @@ def test_promise_6_the_deadline_is_that_of_the_whole_request() -> None:
 def test_promise_6_it_can_be_cancelled(when: str) -> None:
     cancel = Cancel()
     begun = threading.Event()
-    pace = Pace(first=1)
+    pace = ConcurrencyLimit(first=1)
 
     def silent(request: Request) -> bool:
         asked_in(request)
@@ -739,7 +739,7 @@ def test_promise_7_memory_is_one_range(cluster: LocalCluster) -> None:
 def test_promise_6_who_waits_for_the_end_of_an_archive_keeps_nobody_from_asking() -> None:
     """Targets send the end 100 ms after the last entry."""
     found: Found = {}
-    pace, goes_on = Pace(first=1), threading.Event()
+    pace, goes_on = ConcurrencyLimit(first=1), threading.Event()
 
     def slowly(request: Request) -> None:
         asked_in(request)

@@ -18,7 +18,7 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.store import Retry, StoreOptions, read_range
-from torchdata_ais.store.transport.metadata import Facts
+from torchdata_ais.store.transport.metadata import ObjectMetadata
 
 BODY = random.Random(1).randbytes(1000)
 
@@ -96,7 +96,7 @@ def test_ranges_of_local_files_leave_no_descriptor_open(tmp_path: Path) -> None:
     for start in range(40):
         assert read_range(str(path), start, 10, options) == BODY[start : start + 10]
         with pytest.raises(ObjectChangedError):
-            read_range(str(path), start, 10, options, known=Facts(size=1001))
+            read_range(str(path), start, 10, options, known=ObjectMetadata(size=1001))
         with pytest.raises(NotFoundError):
             read_range(f"{path}.none", start, 10, options)
         with pytest.raises(UsageError):

@@ -165,7 +165,7 @@ def test_a_functional_name_imports_its_module_and_none_before_its_use(tmp_path: 
         "        assert f'torchdata_ais.pipes.{module}' not in sys.modules\n"
         "        getattr(pipe, name)\n"
         "        assert f'torchdata_ais.pipes.{module}' in sys.modules\n"
-        "        assert type(pipe.functions[name]).__name__ == 'StageMaker', name\n"
+        "        assert type(pipe.functions[name]).__name__ == 'StageFactory', name\n"
         "        before = ours()\n        getattr(pipe.select(len), name)\n"
         "        print(name, flush=True)\n        os._exit(0)\n"
         "    assert os.waitpid(child, 0)[1] == 0, name\n"

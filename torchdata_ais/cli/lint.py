@@ -64,7 +64,7 @@ def lint(
         from torchdata_ais.cli._objects import bucket_for, new_bucket
         from torchdata_ais.cli._output import progress_of
         from torchdata_ais.cli.checks import lint_shards, reshard
-        from torchdata_ais.index.build.builder import Beside
+        from torchdata_ais.index.build.builder import IndexLocation
         from torchdata_ais.store import resolve_options
         from torchdata_ais.writing.prepare import folder_of
 
@@ -79,7 +79,7 @@ def lint(
                 todo="run torchdata-ais index --where",
             )
         if index:
-            Beside(urls[0], options or resolve_options()).refuse_part()
+            IndexLocation(urls[0], options or resolve_options()).refuse_part()
         sizes: list[int] = []
         report = lint_shards(
             list(urls),

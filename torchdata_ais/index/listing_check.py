@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torchdata_ais.errors import SampleIndexError
 from torchdata_ais.index import IndexedSamples, ShardRow
-from torchdata_ais.store import Facts, StoreOptions, list_objects
+from torchdata_ais.store import ObjectMetadata, StoreOptions, list_objects
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 from torchdata_ais.urls.parsing import common_beginning
 
@@ -41,8 +41,8 @@ def compare_with_listing(index: IndexedSamples, options: StoreOptions) -> None:
         there = listed.get(place.uri)
         if there is None:
             raise _stale(where, row, "it is not there any more")
-        known = Facts(row.size, row.version, row.checksum)
-        difference = known.difference(Facts(there.size, there.version, there.checksum))
+        known = ObjectMetadata(row.size, row.version, row.checksum)
+        difference = known.difference(ObjectMetadata(there.size, there.version, there.checksum))
         if difference:
             raise _stale(where, row, f"it is another one than was indexed: {difference}")
 

@@ -22,14 +22,14 @@ from torchdata_ais.workers.producer import ended
 if TYPE_CHECKING:
     import torch
 
-    from torchdata_ais.loaders.rank_setup import Meeting
+    from torchdata_ais.loaders.rank_setup import RankSetup
 
 StepsName = int | Literal["pad", "shortest"] | None
 """Values of ``epoch_steps=``."""
 
 
 @dataclass(frozen=True)
-class PassOptions:
+class EpochOptions:
     """Parameters of epochs; the fields are the arguments of `ais_loader`.
 
     Attributes:
@@ -54,7 +54,7 @@ def another_epoch(wanted: int, under_way: int) -> UsageError:
     )
 
 
-class Passes:
+class EpochRunner:
     """Runs epochs of a pipe, and tracks the position.
 
     Args:
@@ -71,7 +71,7 @@ class Passes:
     """
 
     def __init__(
-        self, pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting
+        self, pipe: IterDataPipe[Any], how: EngineOptions, given: EpochOptions, meeting: RankSetup
     ) -> None:
         self.seed = given.seed
         self.meeting = meeting
@@ -150,7 +150,7 @@ class Passes:
     def forget(self) -> None:
         """Resume at the current position: a state was loaded, or an error came."""
 
-    def gave(self, worker: int, state: bytes | None) -> None:
+    def record_output(self, worker: int, state: bytes | None) -> None:
         """Record the output of an item of `worker`, and the worker's position."""
         raise NotImplementedError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torchdata_ais._util.world import World, WorldOptions
 from torchdata_ais.errors import AISError, UsageError
-from torchdata_ais.loaders.epoch_runner import Passes
+from torchdata_ais.loaders.epoch_runner import EpochRunner
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.pipes.base.meter import StageStats
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
@@ -120,7 +120,7 @@ def _share_of(stage: IterDataPipe[Any]) -> ErrorPolicy | None:
     return policy if policy is not None and policy.is_share else None
 
 
-class Meeting:
+class RankSetup:
     """This rank among the others.
 
     Args:
@@ -181,7 +181,7 @@ class Meeting:
         if self._presence is not None:
             self._presence.failed(error)
 
-    def join(self, pipe: IterDataPipe[Any], passes: Passes, epoch: int) -> None:
+    def join(self, pipe: IterDataPipe[Any], passes: EpochRunner, epoch: int) -> None:
         """List the sources of `pipe` and meet the other ranks, the first time.
 
         Args:

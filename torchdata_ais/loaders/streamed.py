@@ -14,8 +14,8 @@ from torchdata_ais._util.formatting import count_text
 from torchdata_ais._util.world import World
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, InProcessEngine, Step
-from torchdata_ais.loaders.epoch_runner import Passes, PassOptions, another_epoch
-from torchdata_ais.loaders.rank_setup import Meeting
+from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, another_epoch
+from torchdata_ais.loaders.rank_setup import RankSetup
 from torchdata_ais.loaders.state import check_state, plans_for
 from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.pipes.base.upstream import is_sharding, upstream
@@ -25,7 +25,7 @@ from torchdata_ais.state import MergedState, StreamState, unpack
 _log = logging.getLogger("torchdata_ais")
 
 
-class StreamPasses(Passes):
+class StreamEpochRunner(EpochRunner):
     """Runs epochs of a stream, and tracks each worker's position.
 
     An epoch is one pass, which each rank ends by itself.
@@ -44,7 +44,7 @@ class StreamPasses(Passes):
     ahead: ClassVar[bool] = False
 
     def __init__(
-        self, pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting
+        self, pipe: IterDataPipe[Any], how: EngineOptions, given: EpochOptions, meeting: RankSetup
     ) -> None:
         super().__init__(pipe, how, given, meeting)
         self._epoch_steps = given.epoch_steps
@@ -152,7 +152,7 @@ class StreamPasses(Passes):
         return self._watched(plans)
 
     @override
-    def gave(self, worker: int, state: bytes | None) -> None:
+    def record_output(self, worker: int, state: bytes | None) -> None:
         self._has_given = True
         self._turn = (worker + 1) % self.workers
         if state is not None and self._instances is not None:

@@ -187,7 +187,7 @@ def _lead(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
             texts.append(f"rank {rank} differs from rank 0 in {'; in '.join(found)}")
     verdict = {"changed": changed, "texts": texts[:_SHOWN], "more": max(0, len(texts) - _SHOWN)}
     ranks.tell("verdict", json.dumps(verdict))
-    _obey(verdict)
+    _handle(verdict)
     return listing
 
 
@@ -213,11 +213,11 @@ def _follow(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing
     if len(theirs) != len(ours) and not answer.texts:
         answer.texts.append(f"the number of sources: {len(theirs) - 2} on rank 0, {len(ours) - 2} here")
     ranks.tell(f"answer/{ranks.rank}", _packed(answer))
-    _obey(json.loads(ranks.hear({0: "verdict"})[0]))
+    _handle(json.loads(ranks.hear({0: "verdict"})[0]))
     return listing
 
 
-def _obey(verdict: dict[str, Any]) -> None:
+def _handle(verdict: dict[str, Any]) -> None:
     """Raise the difference that rank 0 has found, if any."""
     if not verdict["texts"]:
         return

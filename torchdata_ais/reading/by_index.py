@@ -39,14 +39,14 @@ from torchdata_ais.samples import is_apple_double, split_name
 from torchdata_ais.store import (
     Cancel,
     Cancelled,
-    Facts,
+    ConcurrencyLimit,
     ObjectCache,
-    Pace,
+    ObjectMetadata,
     Stats,
     StoreOptions,
     batch_group,
+    concurrency_limit_of,
     keep_memory,
-    pace_of,
     read_batch,
     read_range,
 )
@@ -111,7 +111,9 @@ class Fetching:
         self._idle = 0
         self._cancels: set[Cancel] = set()
         self._closed = False
-        self._groups: dict[tuple[int, str], tuple[tuple[str, ...], Pace | None]] = {}  # of the last shards
+        self._groups: dict[
+            tuple[int, str], tuple[tuple[str, ...], ConcurrencyLimit | None]
+        ] = {}  # of the last shards
 
     def ask(self, chunk: Chunk) -> None:
         """Request the bytes of a chunk; files are read at their turn."""
@@ -257,7 +259,11 @@ class Fetching:
                 with kept.file as file:
                     return os.pread(file.fileno(), length, start)
         # What proves itself by its bytes may have been stored again.
-        facts = Facts(shard.size) if shard.proven else Facts(shard.size, shard.version, shard.checksum)
+        facts = (
+            ObjectMetadata(shard.size)
+            if shard.proven
+            else ObjectMetadata(shard.size, shard.version, shard.checksum)
+        )
         stats = Stats()
         pace = self._pace(request) if place.kind == "object" else None
         data = read_range(place, start, length, options, known=facts, stats=stats, cancel=cancel, pace=pace)
@@ -279,7 +285,7 @@ class Fetching:
         group, pace = known
         return group if pace is not None and pace.batches else None
 
-    def _group_and_pace(self, request: Request) -> tuple[tuple[str, ...], Pace | None]:
+    def _group_and_pace(self, request: Request) -> tuple[tuple[str, ...], ConcurrencyLimit | None]:
         options = self._options[request.source]
         is_object = place_of(request.shard.name).kind == "object"
         if self._cache is not None or not is_object or not options.get_batch:
@@ -287,9 +293,11 @@ class Fetching:
         group = batch_group(request.shard.name, options)
         return (str(request.source), *group), self._pace(request)
 
-    def _pace(self, request: Request) -> Pace:
+    def _pace(self, request: Request) -> ConcurrencyLimit:
         options = self._options[request.source]
-        return pace_of(place_of(request.shard.name).endpoint or options.endpoint, options.node_requests)
+        return concurrency_limit_of(
+            place_of(request.shard.name).endpoint or options.endpoint, options.node_requests
+        )
 
 
 def _will_need(request: Request) -> None:

@@ -22,8 +22,8 @@ from torchdata_ais.store.transport.attempts import Cancelled
 from torchdata_ais.store.transport.batches import BatchAnswer, WantedRange, batch_group, read_batch
 from torchdata_ais.store.transport.cancel import Cancel
 from torchdata_ais.store.transport.cluster import Cluster, cluster_options, given_options, resolve_options
-from torchdata_ais.store.transport.concurrency_limit import Pace, pace_of
-from torchdata_ais.store.transport.metadata import Facts
+from torchdata_ais.store.transport.concurrency_limit import ConcurrencyLimit, concurrency_limit_of
+from torchdata_ais.store.transport.metadata import ObjectMetadata
 from torchdata_ais.store.transport.options import Endpoint, Retry, StoreOptions
 from torchdata_ais.store.transport.read_ahead import Stats, held_now, keep_memory
 from torchdata_ais.store.transport.request_log import RequestRecord, journal
@@ -34,11 +34,11 @@ __all__ = [
     "Cancel",
     "Cancelled",
     "Cluster",
+    "ConcurrencyLimit",
     "Endpoint",
-    "Facts",
     "Kept",
     "ObjectCache",
-    "Pace",
+    "ObjectMetadata",
     "PackedURLs",
     "RequestRecord",
     "Retry",
@@ -47,6 +47,7 @@ __all__ = [
     "WantedRange",
     "batch_group",
     "cluster_options",
+    "concurrency_limit_of",
     "delete_object",
     "file_url",
     "given_options",
@@ -59,7 +60,6 @@ __all__ = [
     "object_exists",
     "open_blocks",
     "options_with",
-    "pace_of",
     "put_object",
     "read_batch",
     "read_range",

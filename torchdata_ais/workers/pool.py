@@ -89,7 +89,7 @@ class YieldingLock:
         self._wake_write.close()
 
 
-class Telling:
+class WorkerReports:
     """Receives the workers' reports and sends them queries, from any thread.
 
     Args:
@@ -198,7 +198,7 @@ class Pool:
         """The workers that still have items, the one whose turn it is first."""
         self._turn_lock = YieldingLock()
         self._lock = self._turn_lock.lock
-        self.telling = Telling(self._workers, self._turn_lock)
+        self.telling = WorkerReports(self._workers, self._turn_lock)
         self.closed = False
         self.last_worker: int | None = None
         self.last_extras: dict[int, Any] = {}

@@ -36,7 +36,7 @@ from torchdata_ais.workers.pickling import Failure, Packed, pack
 from torchdata_ais.workers.process import DISPATCHER, Dispatched, Job
 
 
-class Outlet:
+class Consumer:
     """A consumer of the produced items, and how many it can take."""
 
     def __init__(self, channel: Channel) -> None:
@@ -49,7 +49,7 @@ class Outlet:
         self._early: list[Message] = []
 
     @property
-    def hungry(self) -> bool:
+    def has_credit(self) -> bool:
         """Report whether its next item could be sent at once."""
         return self.open and not self._done and self._credit > 0 and not self._queue
 
@@ -207,7 +207,7 @@ class Producer:
         pipe: Any,
         job: Job,
         control: Channel,
-        outlets: list[Outlet],
+        outlets: list[Consumer],
         sources: Sequence[Dispatched],
         watchdog: Watchdog,
     ) -> None:
@@ -243,20 +243,20 @@ class Producer:
     def _can_produce(self) -> bool:
         if self._iterator is None or self._paused:
             return False
-        return any(outlet.hungry for outlet in self._outlets)
+        return any(outlet.has_credit for outlet in self._outlets)
 
     def _listen(self) -> bool:
         """Take in all messages; wait for one when idle. False at the end."""
         for fd, _ in self._poll.poll(0 if self._can_produce() else None):
             if fd == self._control.fileno():
-                if not _drain(self._control, self._obey):
+                if not _drain(self._control, self._handle):
                     return False
             elif not _drain(self._by_fd[fd].channel, self._by_fd[fd].hear):
                 self._poll.unregister(fd)
                 self._by_fd[fd].close()
         return True
 
-    def _obey(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         if message.kind in (Kind.CREDIT, Kind.DONE):
             self._by_fd[self._control.fileno()].hear(message)
             return
@@ -414,7 +414,7 @@ def run_job(job: Job) -> None:
 
 def _produce(job: Job, control: Channel) -> None:
     pipe = job.part.open()
-    outlets = [Outlet(Channel(sock)) for sock in job.outlets] or [Outlet(control)]
+    outlets = [Consumer(Channel(sock)) for sock in job.outlets] or [Consumer(control)]
     answering = None if job.flight is None else Answering(job.flight, job.name)
     channels = {control, *(outlet.channel for outlet in outlets)}
     worker = None if job.worker_id == DISPATCHER else job.worker_id

@@ -65,7 +65,7 @@ def finished_shards(
 
 
 class Replay:
-    """Passes as many samples as finished shards hold, and compares them.
+    """EpochRunner as many samples as finished shards hold, and compares them.
 
     Args:
         shards: The finished shards.

@@ -27,7 +27,7 @@ from torchdata_ais.errors import (
 from torchdata_ais.errors.text import Remedy, Sentences, in_commands, in_programs
 from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamples, StoredIndex
 from torchdata_ais.index.build import SampleIndex, ShardWatch
-from torchdata_ais.index.build.builder import Beside
+from torchdata_ais.index.build.builder import IndexLocation
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.store import Cluster, StoreOptions, cluster_options, list_objects
 from torchdata_ais.urls import parse_url, redact
@@ -362,7 +362,9 @@ def lint_shards(
     found = LintReport(reports, [*repeats, *across], required, time.monotonic() - began)
     if writer is not None and found.ok:
         writer.finish(source=str(source))
-        found.index = SampleIndex([StoredIndex(folder)], home=Beside(source, options).home, options=options)
+        found.index = SampleIndex(
+            [StoredIndex(folder)], home=IndexLocation(source, options).home, options=options
+        )
     return found
 
 

@@ -36,7 +36,7 @@ from torchdata_ais.urls import ObjectURL, parse_url, redact
 from torchdata_ais.urls.parsing import is_shard
 
 
-class Beside:
+class IndexLocation:
     """Index location next to the shards of a source.
 
     It is for all shards that begin as a template or a pattern does.
@@ -115,7 +115,7 @@ def build_stored(
     if previous is not None and previous.is_selection:
         raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
     urls = listed_shards(sources, how.options)
-    beside = Beside(sources, how.options)
+    beside = IndexLocation(sources, how.options)
     if where is not None and os.fspath(where) == beside.place:
         beside.refuse_part()
     folder = MemoryFolder() if where is None else folder_at(where, how.options)

@@ -15,7 +15,7 @@ from torchdata_ais.errors.text import Remedy
 from torchdata_ais.index import IndexedShard, ShardEntry
 from torchdata_ais.index.build.ais_format import parse_shard_index, samples_in
 from torchdata_ais.index.build.by_reading import Indexing, UnusableError, indexed_by_reading
-from torchdata_ais.store import Facts, StoreOptions, read_range, target_of
+from torchdata_ais.store import ObjectMetadata, StoreOptions, read_range, target_of
 from torchdata_ais.store.jobs import JobError, JobState, OnProgress, Progress, wait_for_job
 from torchdata_ais.store.objects.pages import list_bucket
 from torchdata_ais.store.objects.sdk import call, job_id_in, sdk_client
@@ -250,7 +250,7 @@ def _usable(idx: Location, url: ObjectURL, options: StoreOptions) -> IndexedShar
     if not found.checksum:
         raise UnusableError("its bucket has no checksums, by which a stale index is known")
     place = parse_url(url).at(options.endpoint)
-    known = Facts(url.size, url.version, url.checksum)
+    known = ObjectMetadata(url.size, url.version, url.checksum)
 
     def read(start: int, length: int) -> bytes:
         return read_range(place, start, length, options, known=known)

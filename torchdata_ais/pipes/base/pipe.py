@@ -19,7 +19,7 @@ from torchdata_ais.pipes.base.contract import Stage
 from torchdata_ais.pipes.base.meter import StageStats, measured
 from torchdata_ais.pipes.base.pickle_check import check_sendable
 from torchdata_ais.pipes.base.policy import ErrorPolicy, note_place, place_in, trimmed
-from torchdata_ais.pipes.base.registry import NoStageError, StageMaker, refuse_foreign
+from torchdata_ais.pipes.base.registry import NoStageError, StageFactory, refuse_foreign
 from torchdata_ais.pipes.base.torch_pipes import IterableWrapper, IterDataPipe, ShardingFilter
 from torchdata_ais.pipes.base.upstream import at_work, is_sharding, parents, upstream
 from torchdata_ais.pipes.base.upstream_check import below_plan, check_below_plan, refused_behind
@@ -169,7 +169,7 @@ class Pipe(Methods[T_co], Stage):
                 return functools.partial(_refuse, error)  # what cannot stand below a plan is not even made
             if isinstance(maker, LateStage):
                 maker = maker.maker()
-            if isinstance(maker, StageMaker):
+            if isinstance(maker, StageFactory):
                 return functools.update_wrapper(lambda *given, **named: maker(self, *given, **named), maker)
             try:
                 return super().__getattr__(name)

@@ -35,7 +35,7 @@ def stage(name: str) -> Callable[[P], P]:
                 stacklevel=2,
             )
             return cls
-        IterDataPipe.functions[name] = StageMaker(cls, name)
+        IterDataPipe.functions[name] = StageFactory(cls, name)
         return cls
 
     return register
@@ -66,7 +66,7 @@ class NoStageError(AttributeError):
         )
 
 
-class StageMaker:
+class StageFactory:
     """Makes a stage after a pipe: ``pipe.name(...)``.
 
     torch's own function for that has parameters called ``cls`` and ``source_dp``; ours may be keywords of the stage,

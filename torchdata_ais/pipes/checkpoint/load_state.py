@@ -36,7 +36,7 @@ from torchdata_ais.state import (
     damaged,
 )
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.store.transport.metadata import Facts
+from torchdata_ais.store.transport.metadata import ObjectMetadata
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 
 
@@ -164,8 +164,8 @@ def _check_unchanged(reader: ReaderState, urls: Sequence[str]) -> None:
         url = urls[shard.position] if shard.position < len(urls) else None
         if not isinstance(url, ObjectURL):
             continue
-        now = Facts(version=url.version, checksum=url.checksum)
-        difference = Facts(version=shard.version, checksum=shard.checksum).difference(now)
+        now = ObjectMetadata(version=url.version, checksum=url.checksum)
+        difference = ObjectMetadata(version=shard.version, checksum=shard.checksum).difference(now)
         if difference:
             raise ObjectChangedError.at(
                 f"{parse_url(url).uri} was written anew since the checkpoint was taken: {difference}",

@@ -21,7 +21,7 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.store.transport.attempts import Cancelled
-from torchdata_ais.store.transport.metadata import Facts, Hash, hash_like
+from torchdata_ais.store.transport.metadata import Hash, ObjectMetadata, hash_like
 from torchdata_ais.store.transport.options import StoreOptions
 from torchdata_ais.store.transport.read_ahead import Reader
 from torchdata_ais.store.transport.request_log import journal
@@ -41,7 +41,7 @@ class FileReader(Reader):
     """
 
     def __init__(
-        self, path: str, options: StoreOptions, start: int, known: Facts, copy: FileIO | None = None
+        self, path: str, options: StoreOptions, start: int, known: ObjectMetadata, copy: FileIO | None = None
     ) -> None:
         super().__init__(options, start, known)
         self._path = path  # of a copy: the name of the object
@@ -197,10 +197,10 @@ def reading_failed(path: str, offset: int, error: OSError) -> ReadError:
     return ReadError.at(what, todo="look at the disk or the network file system", url=path, offset=offset)
 
 
-def file_facts(fd: int) -> Facts:
+def file_facts(fd: int) -> ObjectMetadata:
     """Return the identifying metadata of the open file."""
     status = os.fstat(fd)
-    return Facts(size=status.st_size, version=_version(status))
+    return ObjectMetadata(size=status.st_size, version=_version(status))
 
 
 def file_url(path: str) -> ObjectURL:

@@ -24,7 +24,7 @@ from torchdata_ais.store.transport import tokens
 from torchdata_ais.store.transport.attempts import Attempts, Failed, retried
 from torchdata_ais.store.transport.body import WholeBody
 from torchdata_ais.store.transport.cancel import Cancel
-from torchdata_ais.store.transport.concurrency_limit import Pace
+from torchdata_ais.store.transport.concurrency_limit import ConcurrencyLimit
 from torchdata_ais.store.transport.exchange import (
     drain,
     is_marked,
@@ -34,11 +34,11 @@ from torchdata_ais.store.transport.exchange import (
     refused,
 )
 from torchdata_ais.store.transport.framing import let_go
-from torchdata_ais.store.transport.metadata import Facts, facts_of, length_of, range_of
+from torchdata_ais.store.transport.metadata import ObjectMetadata, length_of, range_of, response_metadata
 from torchdata_ais.store.transport.options import ONE_TRY, StoreOptions
 from torchdata_ais.store.transport.read_ahead import Stats
 from torchdata_ais.store.transport.request import refused_read, send
-from torchdata_ais.store.transport.request_log import journal, told_name
+from torchdata_ais.store.transport.request_log import display_name, journal
 from torchdata_ais.urls import Location, ObjectURL, check_object, parse_url, redact
 
 _CHUNK = 256 << 10
@@ -117,7 +117,7 @@ def head_object(url: str | Location, options: StoreOptions) -> ObjectURL:
         return _answered("HEAD", target, options, attempts)
 
     response = retried(head, options.retry, place.uri, redact(target))
-    facts = facts_of(response, place)
+    facts = response_metadata(response, place)
     size = length_of(response)
     if size is None and facts.checksum == xxhash.xxh64_hexdigest(b""):
         size = 0  # a node does not say so in the answer to HEAD
@@ -236,7 +236,7 @@ def _check_stored(
     drain(response)
     if response.status >= 400 or not is_marked(response):
         raise _unmarked("PUT", target, options, 200)
-    there = facts_of(response, place).checksum
+    there = response_metadata(response, place).checksum
     comparable = there is not None and len(there) == len(checksum)  # a bucket may have another kind
     if comparable and there != checksum:
         raise Failed(
@@ -355,10 +355,10 @@ def read_range(
     length: int,
     options: StoreOptions,
     *,
-    known: Facts | None = None,
+    known: ObjectMetadata | None = None,
     stats: Stats | None = None,
     cancel: Cancel | None = None,
-    pace: Pace | None = None,
+    pace: ConcurrencyLimit | None = None,
 ) -> bytes:
     """Return at most `length` bytes of an object from byte `start` on.
 
@@ -395,7 +395,7 @@ def read_range(
     def get(attempts: Attempts) -> bytes:
         with (
             nullcontext() if pace is None else pace.turn(cancel, attempts.left_s()),
-            journal().asking(told_name(place), target, start, attempts.total) as attempts.record,
+            journal().asking(display_name(place), target, start, attempts.total) as attempts.record,
         ):
             return get_now(attempts)
 
@@ -431,7 +431,7 @@ def read_range(
     return data
 
 
-def _of_file(place: Location, start: int, length: int, known: Facts | None) -> bytes:
+def _of_file(place: Location, start: int, length: int, known: ObjectMetadata | None) -> bytes:
     try:
         file = open_regular(place.name)
     except (OSError, ValueError) as error:
@@ -448,9 +448,9 @@ def _of_file(place: Location, start: int, length: int, known: Facts | None) -> b
             raise reading_failed(place.name, start, error) from error
 
 
-def _check(response: BaseHTTPResponse, place: Location, known: Facts) -> None:
+def _check(response: BaseHTTPResponse, place: Location, known: ObjectMetadata) -> None:
     """Raise if the headers are of another object, or of all of it."""
-    difference = known.difference(facts_of(response, place))
+    difference = known.difference(response_metadata(response, place))
     if difference:
         raise _changed(place, difference)
     if response.status == 200:

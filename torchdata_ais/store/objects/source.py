@@ -16,7 +16,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.errors.text import Remedy, in_commands, in_programs
 from torchdata_ais.store.objects.files import FileReader
 from torchdata_ais.store.transport.body import HTTPReader
-from torchdata_ais.store.transport.metadata import Facts
+from torchdata_ais.store.transport.metadata import ObjectMetadata
 from torchdata_ais.store.transport.options import StoreOptions
 from torchdata_ais.store.transport.read_ahead import Channel, Reader, Stats, keep_memory
 from torchdata_ais.urls import Location, parse_url
@@ -158,7 +158,7 @@ def open_blocks(
                 url=place.shown,
             )
         place.require_endpoint()
-    facts = Facts(
+    facts = ObjectMetadata(
         size=known.size,
         version=None if copy is not None else known.version,
         checksum=known.checksum.lower() if known.checksum else None,

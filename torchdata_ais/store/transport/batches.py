@@ -17,7 +17,7 @@ from torchdata_ais.errors import AuthError, UsageError
 from torchdata_ais.store.transport.attempts import Attempts, Cancelled, Failed, retried
 from torchdata_ais.store.transport.body import WholeBody
 from torchdata_ais.store.transport.cancel import Cancel
-from torchdata_ais.store.transport.concurrency_limit import Pace
+from torchdata_ais.store.transport.concurrency_limit import ConcurrencyLimit
 from torchdata_ais.store.transport.exchange import refuse_page, refused
 from torchdata_ais.store.transport.framing import let_go
 from torchdata_ais.store.transport.options import StoreOptions
@@ -217,7 +217,7 @@ def read_batch(
     arrived: Callable[[int, bytes], object],
     *,
     cancel: Cancel | None = None,
-    pace: Pace | None = None,
+    pace: ConcurrencyLimit | None = None,
 ) -> BatchAnswer:
     """Request ranges of many objects at once; pass on each complete one.
 

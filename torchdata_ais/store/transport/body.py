@@ -29,14 +29,21 @@ from torchdata_ais.errors import AISError, ChecksumError, ObjectChangedError, Re
 from torchdata_ais.errors.text import Remedy
 from torchdata_ais.store.transport.attempts import Attempts, Cancelled, Failed
 from torchdata_ais.store.transport.cancel import Cancel
-from torchdata_ais.store.transport.concurrency_limit import pace_of
+from torchdata_ais.store.transport.concurrency_limit import concurrency_limit_of
 from torchdata_ais.store.transport.exchange import UNREADABLE, refuse_page, root
 from torchdata_ais.store.transport.framing import StrictResponse, let_go, plain_body, strict_body
-from torchdata_ais.store.transport.metadata import Facts, Hash, facts_of, hash_maker, is_derived, range_of
+from torchdata_ais.store.transport.metadata import (
+    Hash,
+    ObjectMetadata,
+    hash_maker,
+    is_derived,
+    range_of,
+    response_metadata,
+)
 from torchdata_ais.store.transport.options import StoreOptions
 from torchdata_ais.store.transport.read_ahead import Reader
 from torchdata_ais.store.transport.request import refused_read, send
-from torchdata_ais.store.transport.request_log import journal, told_name
+from torchdata_ais.store.transport.request_log import display_name, journal
 from torchdata_ais.urls import Location, redact
 
 _E = TypeVar("_E", bound=AISError)
@@ -53,12 +60,12 @@ class HTTPReader(Reader):
             compared; None before the end.
     """
 
-    def __init__(self, location: Location, options: StoreOptions, start: int, known: Facts) -> None:
+    def __init__(self, location: Location, options: StoreOptions, start: int, known: ObjectMetadata) -> None:
         self._derived = is_derived(location)
-        super().__init__(options, start, Facts() if self._derived else known)
+        super().__init__(options, start, ObjectMetadata() if self._derived else known)
         self._location = location
         self._url = location.url()
-        self._pace = pace_of(urlsplit(self._url).netloc, options.node_requests, opening=True)
+        self._pace = concurrency_limit_of(urlsplit(self._url).netloc, options.node_requests, opening=True)
         self._attempts = Attempts(options.retry, self.cancel, location.uri, redact(self._url))
         self._ranges = not self._derived
         self._begun = False
@@ -74,7 +81,7 @@ class HTTPReader(Reader):
             attempts.total += 1
             try:
                 with journal().asking(
-                    told_name(self._location), self._url, self._offset, attempts.total
+                    display_name(self._location), self._url, self._offset, attempts.total
                 ) as attempts.record:
                     with self.cancel.lent():
                         response = self._open()
@@ -140,7 +147,7 @@ class HTTPReader(Reader):
         if self._location.kind == "object" and not self._derived:
             refuse_page(response, self._options.endpoint or self._url)
         Cancel.current().set_timeout(self._attempts.bound(self._options.stall_timeout))
-        found = facts_of(response, self._location)
+        found = response_metadata(response, self._location)
         if status == 206:
             part = range_of(response)
             if not ranged or part is None or part.first != self._offset:

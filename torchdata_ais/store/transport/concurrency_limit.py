@@ -21,7 +21,7 @@ _LONGEST_S = 600.0
 _LOOK_S = 0.2  # interval at which waiting threads check for cancellation
 
 
-class Pace:
+class ConcurrencyLimit:
     """Limiter that lets as many requests run as the cluster accepts.
 
     The number grows by one for each round of answers (as many as there are requests in flight), and is halved when
@@ -42,7 +42,7 @@ class Pace:
         wrong: How often a batch was answered wrongly.
 
     Example:
-        >>> pace = Pace(first=1)
+        >>> pace = ConcurrencyLimit(first=1)
         >>> with pace.turn():
         ...     pace.running
         1
@@ -156,11 +156,13 @@ class Pace:
             self._changed.notify_all()
 
 
-_paces: dict[tuple[str, int, bool], Pace] = {}
+_paces: dict[tuple[str, int, bool], ConcurrencyLimit] = {}
 
 
-def pace_of(endpoint: str, node_requests: int = _MOST, *, opening: bool = False) -> Pace:
-    """Return the `Pace` that requests to a cluster from this process share.
+def concurrency_limit_of(
+    endpoint: str, node_requests: int = _MOST, *, opening: bool = False
+) -> ConcurrencyLimit:
+    """Return the limit that this process's requests to a cluster share.
 
     Args:
         endpoint: The cluster, or the host of web files.
@@ -171,7 +173,7 @@ def pace_of(endpoint: str, node_requests: int = _MOST, *, opening: bool = False)
     most = min(_MOST, node_requests)
     pace = _paces.get((endpoint, most, opening))
     if pace is None:
-        made = Pace(first=most if opening else min(_FIRST, most), most=most)
+        made = ConcurrencyLimit(first=most if opening else min(_FIRST, most), most=most)
         pace = _paces.setdefault((endpoint, most, opening), made)  # another thread may have been faster
     return pace
 

@@ -23,7 +23,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,20})-(\d{1,20})/(\d{1,20}|\*)")
 
 
 @dataclass
-class Facts:
+class ObjectMetadata:
     """Size, version and checksum of a whole object; None is unknown.
 
     Attributes:
@@ -43,7 +43,7 @@ class Facts:
         """Return whether these facts prove that two responses have equal bytes."""
         return bool(self.version or self.checksum)
 
-    def difference(self, other: Facts) -> str:
+    def difference(self, other: ObjectMetadata) -> str:
         """Return in words the difference of `other`, or ``""``.
 
         Unknown values differ from nothing.
@@ -58,7 +58,7 @@ class Facts:
             return f"size {self.size} became {other.size}"
         return ""
 
-    def adopt(self, other: Facts) -> None:
+    def adopt(self, other: ObjectMetadata) -> None:
         """Fill in unknown values."""
         self.size = other.size if self.size is None else self.size
         self.version = self.version or other.version
@@ -112,10 +112,10 @@ def is_derived(location: Location) -> bool:
     return any(name in location.params for name in _DERIVING)
 
 
-def facts_of(response: BaseHTTPResponse, location: Location) -> Facts:
+def response_metadata(response: BaseHTTPResponse, location: Location) -> ObjectMetadata:
     """Return the facts about the whole object in the headers of a response."""
     headers = response.headers
-    found = Facts()
+    found = ObjectMetadata()
     if response.status == 200:
         found.size = length_of(response)
     elif (part := range_of(response)) is not None:

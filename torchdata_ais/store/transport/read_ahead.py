@@ -15,7 +15,7 @@ from torchdata_ais.errors import AISError, ReadError, UsageError
 from torchdata_ais.errors.redaction import sealed
 from torchdata_ais.store.transport.attempts import Cancelled
 from torchdata_ais.store.transport.cancel import Cancel
-from torchdata_ais.store.transport.metadata import Facts, report_unverified, unverifiable
+from torchdata_ais.store.transport.metadata import ObjectMetadata, report_unverified, unverifiable
 from torchdata_ais.store.transport.options import StoreOptions
 from torchdata_ais.urls import Location
 
@@ -149,11 +149,11 @@ class Reader(ABC):
         stats: Measurements so far.
     """
 
-    def __init__(self, options: StoreOptions, start: int, known: Facts) -> None:
+    def __init__(self, options: StoreOptions, start: int, known: ObjectMetadata) -> None:
         self._options = options
         self._start = self._offset = start
         # The middle of an object continues a known version of it, whatever pin says.
-        self.facts = known if options.pin or start > 0 else Facts()
+        self.facts = known if options.pin or start > 0 else ObjectMetadata()
         self.verified: bool | None = None
         self.cancel = Cancel()
         self.stats = Stats()

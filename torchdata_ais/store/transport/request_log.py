@@ -119,7 +119,7 @@ class Journal:
             return list(self._last)[len(self._last) - new :], self.ended
 
 
-def told_name(place: Location) -> str:
+def display_name(place: Location) -> str:
     """Return the display name of an object.
 
     It is the name in lists of shards, without secrets.

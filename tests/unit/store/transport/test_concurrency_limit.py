@@ -1,4 +1,4 @@
-"""`Pace`: more requests at once while the cluster keeps up, half as many when it says stop, none before it allows."""
+"""`ConcurrencyLimit`: one request more while the cluster keeps up, half as many when it is busy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import pytest
 
 from torchdata_ais.errors import ReadError, StallError
-from torchdata_ais.store import Cancel, Cancelled, Pace, pace_of
+from torchdata_ais.store import Cancel, Cancelled, ConcurrencyLimit, concurrency_limit_of
 from torchdata_ais.store.transport.attempts import Failed
 
 
@@ -21,13 +21,13 @@ class Clock:
         return self.now
 
 
-def refuse(pace: Pace, status: int = 429, after_s: float | None = None) -> None:
+def refuse(pace: ConcurrencyLimit, status: int = 429, after_s: float | None = None) -> None:
     with pytest.raises(Failed), pace.turn():
         raise Failed(ReadError, "busy", status=status, after_s=after_s)
 
 
 def test_it_grows_by_one_a_round_and_not_above_the_most() -> None:
-    pace = Pace(first=2, most=4)
+    pace = ConcurrencyLimit(first=2, most=4)
     for _ in range(2):
         with pace.turn():
             pass
@@ -42,7 +42,7 @@ def test_it_grows_by_one_a_round_and_not_above_the_most() -> None:
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_cluster_gets_half_as_many(status: int) -> None:
     clock = Clock()
-    pace = Pace(first=8, clock=clock)
+    pace = ConcurrencyLimit(first=8, clock=clock)
     for expected in (4.0, 2.0, 1.0, 1.0):
         clock.now += 1
         refuse(pace, status)
@@ -50,7 +50,7 @@ def test_a_busy_cluster_gets_half_as_many(status: int) -> None:
 
 
 def test_other_failures_change_nothing() -> None:
-    pace = Pace(first=8)
+    pace = ConcurrencyLimit(first=8)
     refuse(pace, 500)
     with pytest.raises(ZeroDivisionError), pace.turn():
         raise ZeroDivisionError
@@ -59,7 +59,7 @@ def test_other_failures_change_nothing() -> None:
 
 def test_the_refusals_of_one_round_count_once() -> None:
     clock = Clock()
-    pace = Pace(first=8, clock=clock)
+    pace = ConcurrencyLimit(first=8, clock=clock)
     turns = [pace.turn() for _ in range(8)]
     for turn in turns:
         turn.__enter__()
@@ -74,7 +74,7 @@ def test_the_refusals_of_one_round_count_once() -> None:
 
 def test_nothing_is_sent_before_the_cluster_allows_it() -> None:
     clock = Clock()
-    pace = Pace(first=8, clock=clock)
+    pace = ConcurrencyLimit(first=8, clock=clock)
     refuse(pace, after_s=30.0)
     refused_at = clock.now
     began: list[float] = []
@@ -97,7 +97,7 @@ def test_nothing_is_sent_before_the_cluster_allows_it() -> None:
 
 
 def test_promise_6_who_waits_can_be_cancelled_and_waits_no_longer_than_allowed() -> None:
-    pace = Pace(first=1)
+    pace = ConcurrencyLimit(first=1)
     with pace.turn():
         with pytest.raises(Failed, match="no request could be sent") as caught, pace.turn(timeout=0.05):
             pass
@@ -121,7 +121,7 @@ def test_promise_6_who_waits_can_be_cancelled_and_waits_no_longer_than_allowed()
 
 
 def test_never_more_run_than_may() -> None:
-    pace = Pace(first=3, most=3)
+    pace = ConcurrencyLimit(first=3, most=3)
     most = 0
     lock = threading.Lock()
 
@@ -140,15 +140,15 @@ def test_never_more_run_than_may() -> None:
 
 
 def test_a_cluster_has_one_and_a_forked_process_begins_anew() -> None:
-    pace = pace_of("http://h:1")
-    assert pace_of("http://h:1") is pace
-    assert pace_of("http://h:2") is not pace
+    pace = concurrency_limit_of("http://h:1")
+    assert concurrency_limit_of("http://h:1") is pace
+    assert concurrency_limit_of("http://h:2") is not pace
     with pace.turn():
         child = os.fork()
         if child == 0:  # pragma: no cover - another process
             try:
                 with pace.turn(timeout=5.0):
-                    os._exit(0 if pace.running == 1 and pace_of("http://h:1") is pace else 1)
+                    os._exit(0 if pace.running == 1 and concurrency_limit_of("http://h:1") is pace else 1)
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -157,7 +157,7 @@ def test_a_cluster_has_one_and_a_forked_process_begins_anew() -> None:
 
 def test_a_wrong_answer_to_a_batch_counts_for_a_while_the_next_for_twice_as_long() -> None:
     now = [0.0]
-    pace = Pace(clock=lambda: now[0])
+    pace = ConcurrencyLimit(clock=lambda: now[0])
     assert pace.batches
     assert pace.pause_batches() == 5
     assert not pace.batches
