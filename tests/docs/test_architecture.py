@@ -48,5 +48,27 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
     named = re.findall(r"`((?:torchdata_ais|tests|\.ci)/[\w./-]+|[a-z_]+/[\w/]+\.py|\w+\.py)`", text)
     assert named
     for name in named:
-        places = [ROOT / name, PACKAGE / name, *ROOT.glob(f"tests/*/{name}"), *PACKAGE.glob(f"**/{name}")]
+        places = [
+            ROOT / name,
+            ROOT / "tests" / name,
+            PACKAGE / name,
+            *ROOT.glob(f"tests/*/{name}"),
+            *PACKAGE.glob(f"**/{name}"),
+        ]
         assert "NAME" in name or any(place.exists() for place in places), name
+
+
+def test_each_row_of_changes_names_code_and_tests_that_exist() -> None:
+    table = PAGE.partition("## Where to change what")[2].partition("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) >= 30
+    for change, code, tests in rows:
+        assert re.search(r"`[\w/]+\.py|`cli/`|`writing/sources/`", code), change
+        named = re.findall(r"`([\w/.]+)`", tests)
+        assert named, change
+        assert not [name for name in named if not (ROOT / "tests" / name).exists()], change
+
+
+def test_the_glossary_has_at_most_twenty_words() -> None:
+    rows = [row for row in PAGE.partition("## Words")[2].splitlines() if row.startswith("| ")]
+    assert 10 <= len(rows) - 1 <= 20

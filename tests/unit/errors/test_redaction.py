@@ -240,3 +240,8 @@ def test_repr_of_a_location_and_errors_of_any_class_are_clean():
         error = kind(f"http://me:{S}@h \x1b[2J")
         assert error.args == ("http://***@h \\x1b[2J",), kind
         assert S not in f"{error!r}{error.__reduce__()!r}"
+
+
+def test_a_command_of_any_length_is_hidden_at_once():
+    assert redact("pipe:" + "a " * (1 << 15)) == f"pipe:{redaction.redact_command(['a'] * (1 << 15))}"
+    assert redact("pipe:" + "a " * (1 << 15) + "a") == "pipe:***"

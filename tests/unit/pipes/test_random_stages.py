@@ -343,3 +343,11 @@ def test_promise_5_a_state_of_an_epoch_without_shuffling_names_no_samples_of_the
         rest = [sample["__key__"] for sample in resumed]
         assert sorted(head + rest) == [f"{n:05}" for n in range(20)]
         assert shuffle or head + rest == sorted(rest + head)
+
+
+@pytest.mark.parametrize(("bufsize", "initial"), [(1, None), (10, None), (10, 500), (150, None), (150, 20)])
+def test_a_shuffle_holds_at_most_its_buffer(bufsize: int, initial: int | None) -> None:
+    pipe = Shuffler(range(1000), bufsize, initial)
+    held = [len(pipe.held_places()) for _ in pipe]
+    assert max(held) <= bufsize
+    assert len(held) == 1000

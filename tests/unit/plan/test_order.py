@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -70,3 +71,21 @@ def test_the_rest_of_an_epoch_of_fixed_steps_is_what_is_left() -> None:
     assert [epoch.number for epoch in epochs] == [0] * 3 + [1] * 5 + [2] * 2
     assert (epochs[0].first_step, epochs[0].steps, epochs[0].end) == (0, 5, 5)
     assert all(before.end <= after.end for before, after in pairwise(epochs))
+
+
+def test_what_drop_leaves_of_an_epoch_comes_in_the_next_one_after_any_change() -> None:
+    """All samples of a source come before one of it comes again, also where the rest of an epoch is no batch."""
+    even, other = (HALF, HALF), ((1 << 16) - 20000, 20000)
+    for step in range(5):
+        for batch in (2, 3, 5, 6):
+            plain = run_of((11, 7), 4, tail="drop", shuffle="samples", stop="all")
+            run = Run(plain.sources, 0, [*plain.segments, plain.segment(step, batch, other)])
+            assert plain.segments[0].weights == even
+            steps = [(plain if number < step else run, number) for number in range(step + 14)]
+            seen: Counter[tuple[int, int]] = Counter()
+            for known, number in steps:
+                found = known.at(known.positions(number))
+                seen.update(zip(found.source.tolist(), found.index.tolist(), strict=True))
+                for source, size in enumerate((11, 7)):
+                    times = [seen[source, index] for index in range(size)]
+                    assert max(times) - min(times) <= 1, (step, batch, number, source)

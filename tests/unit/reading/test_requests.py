@@ -9,8 +9,10 @@ import pytest
 
 from torchdata_ais import SampleIndex
 from torchdata_ais.errors import SampleIndexError
-from torchdata_ais.reading.by_index import run_in
+from torchdata_ais.reading.by_index import IndexedReader, run_in
 from torchdata_ais.reading.requests import Wanted, requests_for
+from torchdata_ais.reading.runs import Run
+from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import example_shards
 
 
@@ -32,6 +34,7 @@ def test_a_gap_is_read_if_it_is_no_larger_than_what_is_wanted(index: SampleIndex
 
 
 def test_a_range_within_another_leaves_it_whole(index: SampleIndex) -> None:
+    assert ranges((0, 4000), (500, 100), index=index) == [(0, 4000, [0, 1])]
     assert ranges((0, 4000), (500, 100), (3900, 600), index=index) == [(0, 4500, [0, 1, 2])]
 
 
@@ -52,3 +55,21 @@ def test_bytes_of_another_sample_are_refused_without_a_hash(index: SampleIndex) 
         run_in(data, unproven._replace(sizes=tuple(size + 1 for size in first.sizes)))
     with pytest.raises(SampleIndexError, match="not those that were indexed"):
         run_in(data, first._replace(xxh64=1))
+
+
+def test_wrong_bytes_from_a_network_are_requested_once_more(
+    index: SampleIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (reference,) = index.take([1])
+    data = Path(reference.shard.name).read_bytes()[reference.start : reference.start + reference.size]
+    reader = IndexedReader([StoreOptions()], 1 << 20)
+    remote = Wanted(reference._replace(shard=reference.shard._replace(name="ais://b/s.tar")))
+    monkeypatch.setattr(reader._fetching, "alone", lambda wanted: data)
+    found = reader._looked_at(remote, bytes(len(data)))
+    assert isinstance(found, Run)
+    assert (found.key, reader.refetched) == (reference.key, 1)
+    monkeypatch.setattr(reader._fetching, "alone", lambda wanted: bytes(len(data)))
+    assert isinstance(reader._looked_at(remote, bytes(len(data))), SampleIndexError)
+    assert reader.refetched == 2
+    assert isinstance(reader._looked_at(Wanted(reference), bytes(len(data))), SampleIndexError)
+    assert reader.refetched == 2, "a file has no other bytes"

@@ -11,7 +11,8 @@ import pytest
 
 from torchdata_ais import SampleIndex
 from torchdata_ais.errors import UsageError
-from torchdata_ais.store.objects.cache import open_part, private_folder
+from torchdata_ais.store import ObjectCache, StoreOptions
+from torchdata_ais.store.objects.cache import delete_oldest, open_part, private_folder
 from torchdata_ais.testing import example_shards
 
 
@@ -85,3 +86,26 @@ def test_an_unfinished_file_is_continued(tmp_path: Path, place: Callable[[Path],
         file.write(b"3")
         file.seek(0)
         assert file.readall() in (b"123", b"3")
+
+
+def test_the_files_used_longest_ago_are_deleted(tmp_path: Path) -> None:
+    def files(*names: str) -> list[tuple[int, int, Path]]:
+        found = []
+        for used, name in enumerate(names):
+            (tmp_path / name).write_bytes(bytes(10 * (len(names) - used)))  # the oldest is the largest
+            found.append((used, 10 * (len(names) - used), tmp_path / name))
+        return found[::-1]
+
+    delete_oldest(files("a", "b", "c"), 30)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "c"], (
+        "20 + 10 bytes are exactly the bound"
+    )
+    delete_oldest(files("a", "b", "c"), 29, keep=tmp_path / "a")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+
+
+def test_output_of_a_transform_is_not_cached(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path)
+    options = StoreOptions(endpoint="http://127.0.0.1:1")
+    assert cache.open("http://127.0.0.1:1/v1/objects/b/s.tar?etl_name=x", options) is None
+    assert cache.open(str(tmp_path / "s.tar"), options) is None
