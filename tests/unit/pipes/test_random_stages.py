@@ -351,3 +351,8 @@ def test_a_shuffle_holds_at_most_its_buffer(bufsize: int, initial: int | None) -
     held = [len(pipe.held_places()) for _ in pipe]
     assert max(held) <= bufsize
     assert len(held) == 1000
+
+
+def test_the_identity_of_a_shuffle_has_all_that_decides_its_order() -> None:
+    shuffles = [Shuffler([], 10), Shuffler([], 11), Shuffler([], 10, 5), Shuffler([], 10, seed=1)]
+    assert len({shuffle.identity() for shuffle in shuffles}) == len(shuffles)

@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -26,10 +28,11 @@ from torchdata_ais.cli import app
 from torchdata_ais.cli.checks import lint_shards
 from torchdata_ais.errors import AuthError, NotFoundError, SampleIndexError, UsageError
 from torchdata_ais.index import IndexWriter, LocalFolder, ShardEntry, ShardSamples, index_place
-from torchdata_ais.index.build import problems_of
+from torchdata_ais.index.build import builder, problems_of
 from torchdata_ais.local import Cut, Fault, LocalCluster, Status
 from torchdata_ais.store import Retry, StoreOptions, put_object
 from torchdata_ais.testing import shard_bytes
+from torchdata_ais.urls import ObjectURL
 
 RNG = random.Random(11)
 EXTENSIONS = ("cls", "jpg")
@@ -576,3 +579,33 @@ def test_lint_reads_each_shard_once_and_finds_what_build_finds(
     assert list(report.index) == list(built)
     assert list(report.index.save()) == list(built)
     assert lint_shards(source, decode=False, cluster=cluster).index is None
+
+
+def test_a_shard_is_the_same_if_size_and_checksum_or_version_are() -> None:
+    def row(size: int, checksum: str | None = None, version: str | None = None) -> Any:
+        return SimpleNamespace(size=size, checksum=checksum, version=version)
+
+    def url(size: int | None, checksum: str | None = None, version: str | None = None) -> ObjectURL:
+        return ObjectURL("ais://b/s.tar", size, checksum, version)
+
+    assert builder._is_same(url(5, "aa", "2"), row(5, "aa", "1"))
+    assert builder._is_same(url(5, None, "1"), row(5, "aa", "1"))
+    for other in (
+        url(6, "aa", "1"),
+        url(None, "aa", "1"),
+        url(5, "ab", "1"),
+        url(5),
+        url(5, None, "2"),
+        url(6, None, "1"),
+    ):
+        assert not builder._is_same(other, row(5, "aa", "1")), other
+
+
+def test_entries_without_a_hash_are_not_taken_where_reading_is_asked_for() -> None:
+    row = SimpleNamespace(name="ais://b/s.tar", size=5, checksum="aa", version=None, proven=False)
+    index: Any = SimpleNamespace(shards=[row])
+    url = ObjectURL("ais://b/s.tar", 5, "aa", None)
+    assert builder._known([url], [index], proven=False) == {url: (index, 0)}
+    assert builder._known([url], [index], proven=True) == {}
+    row.proven = True
+    assert builder._known([url], [index], proven=True) == {url: (index, 0)}
