@@ -6,7 +6,7 @@ import os
 import uuid
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -76,19 +76,6 @@ class World(NamedTuple):
         There is one for each rank, or several that share its data.
         """
         return (self.process, self.processes) if self.processes else (self.rank, self.size)
-
-
-class RankNames(TypedDict, total=False):
-    """The arguments of a loader that are about ranks; see `ais_loader`."""
-
-    rank: int | None
-    world_size: int | None
-    store: Any
-    rank_timeout_s: float
-    mesh: Any
-    group: Any
-    replica_check: int | None
-    start_spread_s: float | None
 
 
 @dataclass(frozen=True)

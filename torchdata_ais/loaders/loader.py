@@ -11,12 +11,12 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch.utils.data import ChainDataset
-from typing_extensions import Self, Unpack
+from typing_extensions import Self
 
 from torchdata_ais._util.arguments import check_seed, checked, whole_number
 from torchdata_ais._util.device import DeviceName, gpu_named, needs_gpu
 from torchdata_ais._util.process_end import close_at_exit
-from torchdata_ais._util.world import RankNames, WorldOptions
+from torchdata_ais._util.world import WorldOptions
 from torchdata_ais.codecs import Normalize
 from torchdata_ais.dataloader2.own.prefetch import pin_memory_fn
 from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
@@ -39,17 +39,6 @@ from torchdata_ais.pipes.planned.batches import check_planned
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import Tail
 from torchdata_ais.state import to_plain
-
-
-class LoaderNames(RankNames, total=False):
-    """Arguments of a loader for ranks, reading by index, tracing and device."""
-
-    global_batch: int | None
-    tail: Tail | None
-    trace: bool | int
-    run_dir: str | PathLike[str] | None
-    device: DeviceName
-    normalize: Normalize | None
 
 
 def check_pipe(given: Any, name: str) -> None:
@@ -152,28 +141,32 @@ class AISLoader:
         on_stats: Called with the result of `stats`, between two batches, every `stats_every` seconds and at the end of
             an epoch.
         stats_every: Seconds.
-        **named: For pipes that read by index (``.read_samples()``) ``global_batch=``: samples a step over all ranks;
-            default the batch of the pipe, for each rank. The order of an epoch is then a function of (data, seed,
-            epoch, global batch) alone, and ranks take equal steps. ``tail=``: the treatment of a remainder; see
-            `AISSampleReader`. For ranks ``rank=``, ``world_size=``: this rank, and how many ranks share out the data
-            (1 for a loader of this process alone); default that of torch.distributed at the first iteration.
-            ``store=``: a store of torch.distributed by which the ranks compare their listings (each loader of a run in
-            turn may use the same); default the process group's, where `rank` is not given. ``rank_timeout_s=1800``:
-            how long to wait for a rank that has not started. ``mesh=``: the slice of a `DeviceMesh` that shares out
-            the data (``mesh["dp"]``), or ``group=``: its process group. All processes of the job make the loader;
-            those of one data rank get equal batches, and compare every ``replica_check=256``-th of them. None: they
-            compare none, and a group's loader waits for the processes of that group alone. ``start_spread_s=``: over
-            how many seconds the ranks start, each at another moment, once they have met; default 0 for up to 64 ranks,
-            above that the time in which all workers start at 500 a second, 30 s at most. To observe, ``trace=True``:
-            keep a record of each of the last 4,096 batches (a number: of so many), for `trace` and `report`.
-            ``run_dir=``: a folder for all ranks; each writes its status there every 5 s, for ``torchdata-ais watch``.
-            On an error, after 60 s without a batch and on SIGUSR2 it writes the activity of all its processes, for
-            ``torchdata-ais doctor``. For the device ``device="cuda"`` (or ``"cuda:1"``): batches are there when the
-            loop gets them. A thread pins them and copies them on a separate stream, up to two ahead of the loop, whose
-            stream waits for its own batch only. All tensors in tuples, named tuples, lists, mappings and packed
-            sequences are copied, the rest is handed on. ``"cpu"`` is the same without all that.
-            ``normalize=Normalize()``: uint8 images (N, C, H, W) of a batch are floats when the loop gets them, made on
-            the device.
+        global_batch: For pipes that read by index (``.read_samples()``): samples a step over all ranks. None: the batch
+            of the pipe, for each rank. The order of an epoch is then a function of (data, seed, epoch, global batch)
+            alone, and ranks take equal steps.
+        tail: By index, the treatment of a remainder; see `AISSampleReader`.
+        rank: This rank. None: that of torch.distributed at the first iteration.
+        world_size: How many ranks share out the data; 1 for a loader of this process alone. Goes with `rank`.
+        store: A store of torch.distributed by which the ranks compare their listings; each loader of a run in turn may
+            use the same. None: the process group's, where `rank` is not passed.
+        rank_timeout_s: How long to wait for a rank that has not started.
+        mesh: The slice of a `DeviceMesh` that shares out the data (``mesh["dp"]``). All processes of the job make the
+            loader; those of one data rank get equal batches.
+        group: The process group of such a slice, in place of `mesh`.
+        replica_check: Processes of one data rank compare every so many-th of their batches. None: they compare none,
+            and a group's loader waits for the processes of that group alone.
+        start_spread_s: Over how many seconds the ranks start, each at another moment, once they have met. None: 0 for
+            up to 64 ranks, above that the time in which all workers start at 500 a second, 30 s at most.
+        trace: Keep a record of each of the last 4,096 batches (a number: of so many), for `trace` and `report`.
+        run_dir: A folder for all ranks. Each writes its status there every 5 s, for ``torchdata-ais watch``. On an
+            error, after 60 s without a batch and on SIGUSR2 it writes the activity of all its processes, for
+            ``torchdata-ais doctor``.
+        device: ``"cuda"`` (or ``"cuda:1"``): batches are there when the loop gets them. A thread pins them and copies
+            them on a separate stream, up to two ahead of the loop, whose stream waits for its own batch only. All
+            tensors in tuples, named tuples, lists, mappings and packed sequences are copied, the rest is handed on.
+            ``"cpu"`` is the same without all that.
+        normalize: ``Normalize()``: uint8 images (N, C, H, W) of a batch are floats when the loop gets them, made on the
+            device.
 
     Memory:
         With ``device="cuda"`` 4 batches on it (and one more with ``epoch_steps="shortest"`` or ``"pad"``): two copied
@@ -215,14 +208,25 @@ class AISLoader:
         stall_after: float | None = None,
         on_stats: Callable[[Stats], object] | None = None,
         stats_every: float = 60.0,
-        **named: Unpack[LoaderNames],
+        global_batch: int | None = None,
+        tail: Tail | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        store: Any = None,
+        rank_timeout_s: float = 1800.0,
+        mesh: Any = None,
+        group: Any = None,
+        replica_check: int | None = 256,
+        start_spread_s: float | None = None,
+        trace: bool | int = False,
+        run_dir: str | PathLike[str] | None = None,
+        device: DeviceName = None,
+        normalize: Normalize | None = None,
     ) -> None:
-        ranks: dict[str, Any] = {**named}
-        global_batch, tail = ranks.pop("global_batch", None), ranks.pop("tail", None)
-        kept, run_dir = ranks.pop("trace", False), ranks.pop("run_dir", None)
-        device, normalize = ranks.pop("device", None), ranks.pop("normalize", None)
-        records = bool(kept) or run_dir is not None
-        self._meeting = Meeting(WorldOptions(**ranks))
+        records = bool(trace) or run_dir is not None
+        self._meeting = Meeting(
+            WorldOptions(rank, world_size, store, rank_timeout_s, mesh, group, replica_check, start_spread_s)
+        )
         with self._meeting.awaited(self):
             check_pipe(pipe, "ais_loader()")
             if stats_every <= 0:
@@ -243,7 +247,7 @@ class AISLoader:
             self._observing: Observing | None = None
             if records:
                 self._observing = Observing(
-                    KEPT if kept in (True, False) else kept, run_dir, self._passes.doing
+                    KEPT if trace in (True, False) else trace, run_dir, self._passes.doing
                 )
                 self._passes.recorder = self._observing.recorder
             self._passes.gpu = gpu
