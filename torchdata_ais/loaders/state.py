@@ -214,20 +214,26 @@ def plans_for(
             replace(fresh, instance=own[turn], state=pack(mine.instances[turn]), digests=digests)
             for turn in turns
         ]
-    there = {part.rank for part in parts}
-    if len(there) != first.ranks:
-        # A state may claim any number of ranks: only the first missing ones are named.
-        missing = list(islice((one for one in count() if one not in there), min(8, first.ranks - len(there))))
-        raise StateError.at(
-            f"the state is of {first.ranks} ranks and lacks those of {missing}; now there are {ranks} ranks with"
-            f" {workers} workers",
-            todo="gather the state_dict() of all ranks and pass merge_states([...])",
-        )
-    left = [instance for part in parts for instance in part.instances or ()]
+    _check_complete(parts, ranks, workers)
+    saved = [instance for part in parts for instance in part.instances or ()]
     return [
-        replace(fresh, instance=instance, state=pack(SharedState(left, instance, number)), digests=digests)
+        replace(fresh, instance=instance, state=pack(SharedState(saved, instance, number)), digests=digests)
         for instance in own
     ]
+
+
+def _check_complete(parts: Sequence[StreamState], ranks: int, workers: int) -> None:
+    """Raise if states of ranks are missing that another topology needs."""
+    expected, present = parts[0].ranks, {part.rank for part in parts}
+    if len(present) == expected:
+        return
+    # A state may claim any number of ranks: only the first missing ones are named.
+    missing = list(islice((rank for rank in count() if rank not in present), min(8, expected - len(present))))
+    raise StateError.at(
+        f"the state is of {expected} ranks and lacks those of {missing}; now there are {ranks} ranks with"
+        f" {workers} workers",
+        todo="gather the state_dict() of all ranks and pass merge_states([...])",
+    )
 
 
 def state_to_json(state: dict[str, Any]) -> dict[str, Any]:
