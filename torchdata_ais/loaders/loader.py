@@ -70,38 +70,44 @@ def passes_over(pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions,
     return kind_of_passes(given.epoch_steps)(pipe, how, given, meeting)
 
 
-def oddities(item: Any, pipe: IterDataPipe[Any]) -> Iterator[str]:
+def likely_mistakes(item: object, pipe: IterDataPipe[Any]) -> Iterator[str]:
     """Yield a sentence for each likely mistake.
 
     Example:
         >>> from torchdata_ais.pipes import Batcher
         >>> pipe = Batcher([(b"a", 1), (b"b", 2)], 2)
-        >>> list(oddities(next(iter(pipe)), pipe))
+        >>> list(likely_mistakes(next(iter(pipe)), pipe))
         ['column 0 of the batches holds bytes: put .decode("torchrgb8", size=224) behind .group_samples()']
     """
     stages = [stage_of(stage) for stage in upstream(pipe)]
-    columns = (
-        item if isinstance(item, Mapping) else dict(enumerate(item if isinstance(item, tuple) else [item]))
-    )
-    known = all(stage.effect().gives != "unknown" or stage.ready or stage.hidden for stage in stages)
-    batches = any(stage.effect().gives == "batches" for stage in stages)
-    if batches and isinstance(item, list) and item and isinstance(item[0], (tuple, dict)):
-        yield "the batches are lists of samples, as torch's .batch(n) makes them: .batched(n) makes columns"
-        return
-    if not batches:
-        tensors = any(isinstance(value, torch.Tensor) and value.ndim for value in columns.values())
-        if known and tensors:
+    columns = _columns(item)
+    if not any(stage.effect().gives == "batches" for stage in stages):
+        known = all(stage.effect().gives != "unknown" or stage.ready or stage.hidden for stage in stages)
+        if known and any(isinstance(value, torch.Tensor) and value.ndim for value in columns.values()):
             yield "the items are single samples, not batches: end the pipe with .batched(32)"
-        return
+    elif isinstance(item, list) and item and isinstance(item[0], (tuple, dict)):
+        yield "the batches are lists of samples, as torch's .batch(n) makes them: .batched(n) makes columns"
+    else:
+        yield from _unusable_columns(columns, {stage.functional_name for stage in stages})
+
+
+def _columns(item: object) -> Mapping[object, object]:
+    """Return the columns of a batch by name, or by position."""
+    if isinstance(item, Mapping):
+        return item
+    return dict(enumerate(item if isinstance(item, tuple) else [item]))
+
+
+def _unusable_columns(columns: Mapping[object, object], names: set[str]) -> Iterator[str]:
+    """Yield a sentence for each column whose values no model takes."""
     for name, column in columns.items():
-        if not isinstance(column, list) or not column or str(name).startswith("__"):
-            continue
-        what, todo = _kind(column[0], {stage.functional_name for stage in stages})
-        if what:
-            yield f"column {name!r} of the batches holds {what}: {todo}"
+        if isinstance(column, list) and column and not str(name).startswith("__"):
+            what, todo = _kind(column[0], names)
+            if what:
+                yield f"column {name!r} of the batches holds {what}: {todo}"
 
 
-def _kind(value: Any, names: set[str]) -> tuple[str, str]:
+def _kind(value: object, names: set[str]) -> tuple[str, str]:
     """Return a value's description and remedy if no model takes it, else ""."""
     if isinstance(value, bytes) and "decode" not in names:
         if names & {"load_tar"} and "group_samples" not in names:
@@ -350,31 +356,18 @@ class AISLoader:
                 self._step += 1
                 if not self._looked:
                     self._looked = True
-                    for sentence in oddities(item, self._pipe):
-                        _log.warning("%s", sentence)
+                    self._warn_of_mistakes(item)
                 if self._pin:
                     item = pin_memory_fn(item)  # noqa: PLW2901 - a name less that holds it
                 yield item if self._normalize is None else normalized(item, self._normalize)
-            if job is not None and (errors is not None or replicas is not None):
-                job.exchange_last()
-            if errors is not None:
-                errors.check(job, at_end=True)
+            self._check_end()
         except (KeyboardInterrupt, SystemExit):
             if not came:
                 passes.stop()  # the processes may not all have been started: the next epoch starts new ones
             raise
         except Exception as error:  # noqa: BLE001 - raised again
             self._refuse_older(run)
-            if self._observing is not None:
-                self._observing.failed(error)
-            if ranks is not None:
-                ranks.report(error)
-                if job is not None:
-                    job.tell_failure()
-                ranks.linger()
-            passes.forget()
-            if self._num_workers:
-                passes.stop()  # processes that have failed do not run again
+            self._report_failure(error)
             raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
         finally:
             telling.close()
@@ -382,6 +375,33 @@ class AISLoader:
         self._step = 0
         if self._observing is not None:
             self._observing.over("between epochs")
+
+    def _warn_of_mistakes(self, item: object) -> None:
+        """Log the likely mistakes that the first item shows."""
+        for sentence in likely_mistakes(item, self._pipe):
+            _log.warning("%s", sentence)
+
+    def _check_end(self) -> None:
+        """Exchange the last counts of the epoch, and check the job's limits."""
+        job, errors = self._meeting.counts, self._meeting.errors
+        if job is not None and (errors is not None or self._meeting.replicas is not None):
+            job.exchange_last()
+        if errors is not None:
+            errors.check(job, at_end=True)
+
+    def _report_failure(self, error: Exception) -> None:
+        """Report an error of the epoch to the other ranks, and end the epoch."""
+        ranks, job = self._meeting.ranks, self._meeting.counts
+        if self._observing is not None:
+            self._observing.failed(error)
+        if ranks is not None:
+            ranks.report(error)
+            if job is not None:
+                job.tell_failure()
+            ranks.linger()
+        self._passes.forget()
+        if self._num_workers:
+            self._passes.stop()  # processes that have failed do not run again
 
     def _refuse_older(self, run: int) -> None:
         if run < self._newest:

@@ -14,8 +14,7 @@ def test_every_option_of_a_loader_is_in_its_signature() -> None:
     assert not [one.name for one in parameters.values() if one.kind is one.VAR_KEYWORD]
     for option in (field for field in dataclasses.fields(WorldOptions) if field.init):
         assert parameters[option.name].default == option.default, option.name
-    for option in ("global_batch", "tail", "trace", "run_dir", "device", "normalize"):
-        assert option in parameters
+    assert {"global_batch", "tail", "trace", "run_dir", "device", "normalize"} <= parameters.keys()
 
 
 def test_every_option_of_a_loader_is_described() -> None:
