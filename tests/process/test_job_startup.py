@@ -75,7 +75,7 @@ def test_workers_that_begin_anew_after_one_was_killed_list_nothing(cluster: Loca
         items = iter(loader)
         next(items)
         (pid, *_) = [
-            process.pid for process in loader._passes._engine._loader.reading_service._pool.processes
+            process.pid for process in loader._runner._engine._loader.reading_service._pool.processes
         ]
         assert pid > 1
         os.kill(pid, signal.SIGKILL)

@@ -29,7 +29,7 @@ StepsName = int | Literal["pad", "shortest"] | None
 
 
 @dataclass(frozen=True)
-class PassOptions:
+class EpochOptions:
     """Parameters of epochs; the fields are the arguments of `ais_loader`.
 
     Attributes:
@@ -54,7 +54,7 @@ def another_epoch(wanted: int, under_way: int) -> UsageError:
     )
 
 
-class Passes:
+class EpochRunner:
     """Runs epochs of a pipe, and tracks the position.
 
     Args:
@@ -64,14 +64,14 @@ class Passes:
         meeting: This rank, and the listing.
 
     Attributes:
-        seed: Seed of all passes.
+        seed: Seed of all epochs.
         meeting: The argument.
         recorder: Records the training loop's waits, if requested.
         gpu: The device of the yielded items; None: unchanged.
     """
 
     def __init__(
-        self, pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting
+        self, pipe: IterDataPipe[Any], how: EngineOptions, given: EpochOptions, meeting: Meeting
     ) -> None:
         self.seed = given.seed
         self.meeting = meeting
@@ -132,7 +132,7 @@ class Passes:
     def check(self, world: World) -> None:
         """Raise or warn where several ranks cannot step together."""
 
-    def look_at(self) -> None:
+    def warn_after_listing(self) -> None:
         """Warn of likely mistakes once the listing is known."""
 
     def begin(self, epoch: int) -> tuple[int, int]:
@@ -150,7 +150,7 @@ class Passes:
     def forget(self) -> None:
         """Resume at the current position: a state was loaded, or an error came."""
 
-    def gave(self, worker: int, state: bytes | None) -> None:
+    def record_output(self, worker: int, state: bytes | None) -> None:
         """Record the output of an item of `worker`, and the worker's position."""
         raise NotImplementedError
 
@@ -203,7 +203,7 @@ class Passes:
 
     def _watched(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the engine's steps for `plans`, and record them."""
-        engine = self._begun()
+        engine = self._started_engine()
         by_job = self.meeting.world.size * self.workers > 1
         on_node = ranks_of_node() * self.workers
         steps = engine.epoch([replace(plan, errors_by_job=by_job, on_node=on_node) for plan in plans])
@@ -218,7 +218,7 @@ class Passes:
 
         return ahead(steps, engine.ready, partial(CudaCopies, self.gpu))
 
-    def _begun(self) -> Engine:
+    def _started_engine(self) -> Engine:
         """Return the engine, a new one if there is none."""
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]

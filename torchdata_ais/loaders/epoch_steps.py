@@ -16,16 +16,16 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.engine import InProcessEngine, Step
 from torchdata_ais.loaders.epoch_runner import StepsName, another_epoch
 from torchdata_ais.loaders.instance import InstancePlan
-from torchdata_ais.loaders.streamed import StreamPasses
+from torchdata_ais.loaders.streamed import StreamRunner
 from torchdata_ais.ranks.steps import StepVotes
 
 
-def kind_of_passes(epoch_steps: StepsName) -> type[StreamPasses]:
+def runner_class(epoch_steps: StepsName) -> type[StreamRunner]:
     """Return the class for ``epoch_steps=``.
 
     Example:
-        >>> kind_of_passes(100).__name__, kind_of_passes("pad").ahead
-        ('FixedStepPasses', True)
+        >>> runner_class(100).__name__, runner_class("pad").ahead
+        ('FixedStepRunner', True)
     """
     if isinstance(epoch_steps, str) and epoch_steps not in ("pad", "shortest"):
         raise UsageError.at(f"epoch_steps={epoch_steps!r}", todo='use None, a number, "pad" or "shortest"')
@@ -34,13 +34,13 @@ def kind_of_passes(epoch_steps: StepsName) -> type[StreamPasses]:
             f"epoch_steps={epoch_steps!r} is no whole number", todo="a number of batches, such as 1000"
         )
     if not isinstance(epoch_steps, int):
-        return StreamPasses if epoch_steps is None else EqualStepPasses
+        return StreamRunner if epoch_steps is None else EqualStepRunner
     if epoch_steps < 1:
         raise UsageError.at(f"epoch_steps={epoch_steps}", todo="use at least 1")
-    return FixedStepPasses
+    return FixedStepRunner
 
 
-class FixedStepPasses(StreamPasses):
+class FixedStepRunner(StreamRunner):
     """Epochs of a fixed number of steps; the next continues in the data."""
 
     _stream: Iterator[Step] | None = None
@@ -106,7 +106,7 @@ class FixedStepPasses(StreamPasses):
         self._stream = None
 
 
-class EqualStepPasses(StreamPasses):
+class EqualStepRunner(StreamRunner):
     """An epoch is one pass over the data, which the ranks end together."""
 
     ahead = True

@@ -46,7 +46,7 @@ class InstancePlan:
         """Return the plan of a fresh epoch."""
         return cls(mix_seed(seed, "epoch", epoch), number, instance)
 
-    def not_begun(self) -> bytes:
+    def initial_state(self) -> bytes:
         """Return the state of an instance that has this plan, before its start."""
         return self.state or pack(InstanceState(ReaderState(self.number, self.instance)))
 

@@ -21,10 +21,10 @@ from torchdata_ais.codecs import Normalize
 from torchdata_ais.dataloader2.own.prefetch import pin_memory_fn
 from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions
-from torchdata_ais.loaders.epoch_runner import Passes, PassOptions, StepsName
-from torchdata_ais.loaders.epoch_steps import kind_of_passes
+from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, StepsName
+from torchdata_ais.loaders.epoch_steps import runner_class
 from torchdata_ais.loaders.observing import KEPT, Observing
-from torchdata_ais.loaders.planned import ALLOWED, PlannedPasses
+from torchdata_ais.loaders.planned import ALLOWED, PlannedRunner
 from torchdata_ais.loaders.rank_setup import Meeting
 from torchdata_ais.loaders.to_device import normalized
 from torchdata_ais.observe.collect import Report
@@ -53,7 +53,9 @@ def check_pipe(given: Any, name: str) -> None:
     raise UsageError.at(f"{name} was given an item of type {type(given).__name__}, not a pipe", todo=todo)
 
 
-def passes_over(pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting) -> Passes:
+def runner_of(
+    pipe: IterDataPipe[Any], how: EngineOptions, given: EpochOptions, meeting: Meeting
+) -> EpochRunner:
     """Return the epoch runner of `pipe`: by a plan, or as a stream.
 
     Raises:
@@ -61,13 +63,13 @@ def passes_over(pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions,
     """
     planned = check_planned(pipe)
     if isinstance(planned, AISSampleReader):
-        return PlannedPasses(pipe, planned, how, given, meeting)
+        return PlannedRunner(pipe, planned, how, given, meeting)
     if given.global_batch is not None or given.tail is not None:
         raise UsageError.at(
             "global_batch= and tail= are for pipes that read by index",
             todo="begin the pipe with .read_samples(), or use epoch_steps=",
         )
-    return kind_of_passes(given.epoch_steps)(pipe, how, given, meeting)
+    return runner_class(given.epoch_steps)(pipe, how, given, meeting)
 
 
 def likely_mistakes(item: object, pipe: IterDataPipe[Any]) -> Iterator[str]:
@@ -248,15 +250,15 @@ class AISLoader:
                     f"normalize={normalize!r:.60}", todo="pass Normalize(), or Normalize(mean, std)"
                 )
             how = EngineOptions(num_workers, prefetch, multiprocessing_context, stall_after, records)
-            given = PassOptions(seed, epoch_steps, global_batch, tail)
-            self._passes = passes_over(pipe, how, given, self._meeting)
+            given = EpochOptions(seed, epoch_steps, global_batch, tail)
+            self._runner = runner_of(pipe, how, given, self._meeting)
             self._observing: Observing | None = None
             if records:
                 self._observing = Observing(
-                    KEPT if trace in (True, False) else trace, run_dir, self._passes.doing
+                    KEPT if trace in (True, False) else trace, run_dir, self._runner.doing
                 )
-                self._passes.recorder = self._observing.recorder
-            self._passes.gpu = gpu
+                self._runner.recorder = self._observing.recorder
+            self._runner.gpu = gpu
         self._pipe = pipe
         self._num_workers = num_workers
         self._pin = pin_memory and gpu is None
@@ -274,7 +276,7 @@ class AISLoader:
     @property
     def under_way(self) -> bool:
         """True if the next `iter` finishes an epoch of a checkpoint."""
-        return self._passes.under_way
+        return self._runner.under_way
 
     @checked
     def set_epoch(self, epoch: int) -> None:
@@ -287,7 +289,7 @@ class AISLoader:
                 stream, and another one is next.
         """
         epoch = whole_number(epoch, "epoch")
-        self._passes.check_epoch(epoch, self._next_epoch)
+        self._runner.check_epoch(epoch, self._next_epoch)
         self._next_epoch = epoch
 
     def __len__(self) -> int:
@@ -295,7 +297,7 @@ class AISLoader:
 
         It is known with a fixed number of steps, and by index.
         """
-        return self._passes.length
+        return self._runner.length
 
     @property
     def steps_left(self) -> int:
@@ -306,7 +308,7 @@ class AISLoader:
         Raises:
             TypeError: It is not known, as for `len`.
         """
-        return self._passes.length - self._passes.steps_given(self._step)
+        return self._runner.length - self._runner.steps_given(self._step)
 
     def __getitem__(self, index: Any) -> NoReturn:
         raise ArgumentError.at(
@@ -324,18 +326,18 @@ class AISLoader:
         return items if self._on_stats is None else with_stats(items, self, self._on_stats, self._stats_every)
 
     def _epoch_items(self, run: int) -> Iterator[Any]:
-        meeting, passes = self._meeting, self._passes
-        meeting.join(self._pipe, passes, self._next_epoch)
+        meeting, runner = self._meeting, self._runner
+        meeting.join(self._pipe, runner, self._next_epoch)
         ranks, replicas = meeting.ranks, meeting.replicas
         job, errors, telling = meeting.counts, meeting.errors, ExitStack()
         begun = came = False
         try:
-            self.epoch, self._step = passes.begin(self._next_epoch)
+            self.epoch, self._step = runner.begin(self._next_epoch)
             self._next_epoch = self.epoch + 1
-            self.repeated = passes.repeated()
+            self.repeated = runner.repeated()
             if self._observing is not None:
                 self._observing.begin(meeting.world, self.epoch)
-            for item, worker, state in passes.epoch(self._step):
+            for item, worker, state in runner.epoch(self._step):
                 came = True
                 if run != self._run:
                     self._refuse_older(run)
@@ -348,11 +350,11 @@ class AISLoader:
                 if errors is not None:
                     errors.look_round(job)
                 if worker >= 0:
-                    passes.gave(worker, state)
+                    runner.record_output(worker, state)
                 else:
                     self.repeated += 1
                 if replicas is not None:
-                    replicas.note(passes.given(self._step), item)
+                    replicas.note(runner.given(self._step), item)
                 self._step += 1
                 if not self._looked:
                     self._looked = True
@@ -363,7 +365,7 @@ class AISLoader:
             self._check_end()
         except (KeyboardInterrupt, SystemExit):
             if not came:
-                passes.stop()  # the processes may not all have been started: the next epoch starts new ones
+                runner.stop()  # the processes may not all have been started: the next epoch starts new ones
             raise
         except Exception as error:  # noqa: BLE001 - raised again
             self._refuse_older(run)
@@ -371,10 +373,10 @@ class AISLoader:
             raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
         finally:
             telling.close()
-        passes.finish()
+        runner.finish()
         self._step = 0
         if self._observing is not None:
-            self._observing.over("between epochs")
+            self._observing.end("between epochs")
 
     def _warn_of_mistakes(self, item: object) -> None:
         """Log the likely mistakes that the first item shows."""
@@ -399,9 +401,9 @@ class AISLoader:
             if job is not None:
                 job.tell_failure()
             ranks.linger()
-        self._passes.forget()
+        self._runner.forget()
         if self._num_workers:
-            self._passes.stop()  # processes that have failed do not run again
+            self._runner.stop()  # processes that have failed do not run again
 
     def _refuse_older(self, run: int) -> None:
         if run < self._newest:
@@ -420,7 +422,7 @@ class AISLoader:
         Raises:
             StateError: The pipe has a stage that a checkpoint cannot pass through; names it.
         """
-        return to_plain(self._passes.saved(self.epoch, self._next_epoch, self._step))
+        return to_plain(self._runner.saved(self.epoch, self._next_epoch, self._step))
 
     def load_state_dict(self, state: dict[str, Any], *, allow: Collection[str] = ()) -> None:
         """Make the next `iter` finish the epoch in which `state` was taken.
@@ -439,7 +441,7 @@ class AISLoader:
         with self._meeting.awaited(self):
             if not isinstance(allow, Collection) or any(change not in ALLOWED for change in allow):
                 raise UsageError.at(f"allow={allow!r:.60}", todo=f"use {', '.join(ALLOWED)}")
-            self._passes.load(state, allow)
+            self._runner.load(state, allow)
         self._run += 1
 
     @checked
@@ -454,7 +456,7 @@ class AISLoader:
         Raises:
             UsageError: The pipe does not read by index; the step does not exist, or is before that change.
         """
-        return self._passes.samples_of(step)
+        return self._runner.samples_of(step)
 
     @checked
     def trace(self, path: str | PathLike[str]) -> None:
@@ -497,16 +499,16 @@ class AISLoader:
 
     def stats_reports(self) -> list[Report]:
         """Return the last counts of each worker process, which `stats` adds up."""
-        return self._passes.reports()
+        return self._runner.reports()
 
     def close(self) -> None:
         """End the workers; the loader cannot be iterated any more. Idempotent."""
         if not self._closed:
-            self._passes.take_state()  # a checkpoint may still be requested
+            self._runner.take_state()  # a checkpoint may still be requested
         self._closed = True
         self._run += 1
-        self._passes.forget()
-        self._passes.stop()
+        self._runner.forget()
+        self._runner.stop()
         if self._observing is not None:
             self._observing.close()
         self._meeting.close()
@@ -526,7 +528,7 @@ class AISLoader:
         return f"<b>{self._title()}</b>{html(self._pipe)}"
 
     def _title(self) -> str:
-        return f"ais_loader(num_workers={self._num_workers}, seed={self._passes.seed})"
+        return f"ais_loader(num_workers={self._num_workers}, seed={self._runner.seed})"
 
 
 ais_loader = AISLoader

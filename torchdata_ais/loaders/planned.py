@@ -13,7 +13,7 @@ from typing_extensions import override
 from torchdata_ais._util.arguments import check_number, whole_number
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, Step
-from torchdata_ais.loaders.epoch_runner import Passes, PassOptions, another_epoch
+from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, another_epoch
 from torchdata_ais.loaders.rank_setup import Meeting
 from torchdata_ais.loaders.state import check_plan_state, check_same
 from torchdata_ais.pipes.base.pipe import IterDataPipe
@@ -46,7 +46,7 @@ class RunUnderWay:
     """
 
     data: PlannedData
-    given: PassOptions
+    given: EpochOptions
     epoch_steps: int | None
     meeting: Meeting
     workers: int
@@ -285,7 +285,7 @@ def _others(then: list[str], now: list[str]) -> str:
     return f"{gone} of them are gone, {new} are new"
 
 
-class PlannedPasses(Passes):
+class PlannedRunner(EpochRunner):
     """Runs epochs of a planned pipe, and tracks the run's position.
 
     Args:
@@ -301,7 +301,7 @@ class PlannedPasses(Passes):
         pipe: IterDataPipe[Any],
         reader: AISSampleReader,
         how: EngineOptions,
-        given: PassOptions,
+        given: EpochOptions,
         meeting: Meeting,
     ) -> None:
         super().__init__(pipe, how, given, meeting)
@@ -390,7 +390,7 @@ class PlannedPasses(Passes):
         return self._watched(plans)
 
     @override
-    def gave(self, worker: int, state: bytes | None) -> None:
+    def record_output(self, worker: int, state: bytes | None) -> None:
         if self._not_steps is None:
             self._under_way.step += 1
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torchdata_ais._util.world import World, WorldOptions
 from torchdata_ais.errors import AISError, UsageError
-from torchdata_ais.loaders.epoch_runner import Passes
+from torchdata_ais.loaders.epoch_runner import EpochRunner
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.pipes.base.meter import StageStats
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
@@ -181,12 +181,12 @@ class Meeting:
         if self._presence is not None:
             self._presence.failed(error)
 
-    def join(self, pipe: IterDataPipe[Any], passes: Passes, epoch: int) -> None:
+    def join(self, pipe: IterDataPipe[Any], runner: EpochRunner, epoch: int) -> None:
         """List the sources of `pipe` and meet the other ranks, the first time.
 
         Args:
             pipe: The last stage.
-            passes: The epoch runner.
+            runner: The epoch runner.
             epoch: The epoch that starts, if nothing else is under way.
         """
         if self.listing is None:
@@ -194,24 +194,24 @@ class Meeting:
             world, timeout_s = self._options.find(), self._options.rank_timeout_s
             try:
                 if world.size > 1:
-                    passes.check(world)
-                settings = passes.settings(epoch)
+                    runner.check(world)
+                settings = runner.settings(epoch)
             except Exception as error:
                 end_together(world, error, timeout_s)
                 raise
             self.listing, self.ranks = begin_together(pipe, world, settings, timeout_s)
             self._world = world
-            wait_for_turn(world, passes.workers, self._options.start_spread_s, self.ranks)
+            wait_for_turn(world, runner.workers, self._options.start_spread_s, self.ranks)
             every = self._options.replica_check
-            processes = world.size * passes.workers
-            errors = JobErrors(pipe, passes.reports, processes)
+            processes = world.size * runner.workers
+            errors = JobErrors(pipe, runner.reports, processes)
             if errors.limited and processes > 1:
                 self.errors = errors
             if self.ranks is not None:
                 if world.processes and every is not None:
                     self.replicas = Replicas(self.ranks, world, every)
                 self.counts = JobCounts(self.ranks, errors.counted, self.replicas)
-            passes.look_at()
+            runner.warn_after_listing()
 
     def close(self) -> None:
         """Leave."""

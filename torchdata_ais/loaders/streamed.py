@@ -14,7 +14,7 @@ from torchdata_ais._util.formatting import count_text
 from torchdata_ais._util.world import World
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, InProcessEngine, Step
-from torchdata_ais.loaders.epoch_runner import Passes, PassOptions, another_epoch
+from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, another_epoch
 from torchdata_ais.loaders.rank_setup import Meeting
 from torchdata_ais.loaders.state import check_state, plans_for
 from torchdata_ais.pipes.base.pipe import IterDataPipe
@@ -25,7 +25,7 @@ from torchdata_ais.state import MergedState, StreamState, unpack
 _log = logging.getLogger("torchdata_ais")
 
 
-class StreamPasses(Passes):
+class StreamRunner(EpochRunner):
     """Runs epochs of a stream, and tracks each worker's position.
 
     An epoch is one pass, which each rank ends by itself.
@@ -44,7 +44,7 @@ class StreamPasses(Passes):
     ahead: ClassVar[bool] = False
 
     def __init__(
-        self, pipe: IterDataPipe[Any], how: EngineOptions, given: PassOptions, meeting: Meeting
+        self, pipe: IterDataPipe[Any], how: EngineOptions, given: EpochOptions, meeting: Meeting
     ) -> None:
         super().__init__(pipe, how, given, meeting)
         self._epoch_steps = given.epoch_steps
@@ -110,7 +110,7 @@ class StreamPasses(Passes):
             )
 
     @override
-    def look_at(self) -> None:
+    def warn_after_listing(self) -> None:
         workers = self.workers * self.meeting.world.size
         shards = 0 if self.meeting.listing is None else self.meeting.listing.shards
         if 0 < shards < workers:
@@ -147,12 +147,12 @@ class StreamPasses(Passes):
         if resume is not None:
             plans = plans_for(resume, world.rank, world.size, self.workers, self.meeting.digest)
         self._turn = 0
-        self._instances = [plan.not_begun() for plan in plans]
+        self._instances = [plan.initial_state() for plan in plans]
         self._has_given = False
         return self._watched(plans)
 
     @override
-    def gave(self, worker: int, state: bytes | None) -> None:
+    def record_output(self, worker: int, state: bytes | None) -> None:
         self._has_given = True
         self._turn = (worker + 1) % self.workers
         if state is not None and self._instances is not None:

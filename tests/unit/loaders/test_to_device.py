@@ -284,7 +284,7 @@ def test_a_state_counts_what_the_loop_was_given(device: StandIn, make: Any, how:
         batches = iter(loader)
         got = plain([next(batches)])
         while how and device.copied <= len(got):  # until the workers' next is copied ahead
-            until(loader._passes._engine.ready)  # type: ignore[union-attr]
+            until(loader._runner._engine.ready)  # type: ignore[union-attr]
             got += plain([next(batches)])
         state = loader.state_dict()
         loader._observed().recorder.collect()
@@ -298,7 +298,7 @@ def test_what_the_workers_have_made_is_copied_ahead(device: StandIn) -> None:
     with ais_loader(streamed(example_shards(counts=COUNTS)), num_workers=2, device="cuda") as loader:
         batches = iter(loader)
         next(batches)
-        engine, given = loader._passes._engine, 1
+        engine, given = loader._runner._engine, 1
         assert engine is not None
         while device.copied <= given:
             until(engine.ready)
