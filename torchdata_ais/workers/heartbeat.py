@@ -58,7 +58,7 @@ _STATES = {
 logger = logging.getLogger("torchdata_ais")
 
 
-class Pulse:
+class Heartbeat:
     """A counter in shared memory, made here and advanced in the worker.
 
     Args:
@@ -101,7 +101,7 @@ class Patience:
     worker: int | None
     pid: int | None
     stall_after: float | None
-    pulse: Pulse | None
+    pulse: Heartbeat | None
     silent_s: float = field(default=0.0, init=False)
     _beats: int = field(default=0, init=False)
     _told: bool = field(default=False, init=False)
