@@ -70,7 +70,7 @@ class WorkerPlan:
             why = self._not_known()
             if why is not None:
                 raise StateError.at(
-                    f"where this epoch stands is not known: {why}",
+                    f"the position in this epoch is not known: {why}",
                     todo="make one item a step: .batched(n), and below it only stages that give one item for each",
                 )
             epoch = EpochShare(

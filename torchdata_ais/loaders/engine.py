@@ -59,7 +59,7 @@ class EngineOptions:
         methods = multiprocessing.get_all_start_methods()
         if isinstance(self.context, str) and self.context not in methods:
             raise UsageError.at(
-                f"multiprocessing_context={self.context!r} is no start method",
+                f"multiprocessing_context must be a start method, got {self.context!r}",
                 todo=f"use {', '.join(methods)} or None",
             )
         if self.stall_after is not None and self.stall_after <= 0:

@@ -31,7 +31,8 @@ def runner_class(epoch_steps: StepsName) -> type[StreamRunner]:
         raise UsageError.at(f"epoch_steps={epoch_steps!r}", todo='use None, a number, "pad" or "shortest"')
     if epoch_steps is not None and not isinstance(epoch_steps, int | str):
         raise UsageError.at(
-            f"epoch_steps={epoch_steps!r} is no whole number", todo="a number of batches, such as 1000"
+            f"epoch_steps must be a whole number, got {epoch_steps!r}",
+            todo="a number of batches, such as 1000",
         )
     if not isinstance(epoch_steps, int):
         return StreamRunner if epoch_steps is None else EqualStepRunner

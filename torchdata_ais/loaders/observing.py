@@ -82,7 +82,7 @@ class Observing:
         assert self._folder is not None
         if self._record_requested:
             self._record_requested = False
-            self.record(f"it was asked for by {signal.Signals(_SIGNAL).name}")
+            self.record(f"it was requested by {signal.Signals(_SIGNAL).name}")
         if self._folder.is_due():
             summary = self.recorder.told()
             self._folder.tell(summary)
@@ -114,7 +114,9 @@ class Observing:
         name = f"flight-{summary.rank:05d}-{summary.pid}-{self._flights}.json"
         path = self._folder.write(name, msgspec.json.encode(flight))
         if path is not None:
-            logger.error("what all processes were doing stands in %s: torchdata-ais doctor explains it", path)
+            logger.error(
+                "the activity of all processes was written to %s: torchdata-ais doctor explains it", path
+            )
         return path
 
     def trace(self, path: str | os.PathLike[str]) -> None:

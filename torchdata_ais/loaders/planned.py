@@ -434,7 +434,7 @@ class PlannedRunner(EpochRunner):
     def saved(self, epoch: int, next_epoch: int, step: int) -> PlanState:
         if self._not_steps is not None and self._begun_at is not None:
             raise StateError.at(
-                f"where this epoch stands is not known: {self._not_steps}",
+                f"the position in this epoch is not known: {self._not_steps}",
                 todo="make one item a step: .batched(n), and below it only stages that give one item for each; or take"
                 " the state between epochs",
             )

@@ -51,7 +51,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     if not isinstance(states, Iterable):
         raise StateError.at(
-            f"this is no list of states, but of type {type(states).__name__}",
+            f"expected a list of states, got an item of type {type(states).__name__}",
             todo="pass the state_dict() of every rank in a list",
         )
     states = list(states)

@@ -227,7 +227,7 @@ def _raise_verdict(verdict: dict[str, Any]) -> None:
         raise _Refused(
             ObjectChangedError.at(
                 f"the ranks have listed different objects: {texts}",
-                todo="begin anew when nothing writes to the bucket, or name the shards with a template "
+                todo="start again when nothing writes to the bucket, or name the shards with a template "
                 "(ais://bucket/s-{000..099}.tar), which needs no listing",
             )
         )

@@ -145,7 +145,7 @@ class Patience:
         todo = (
             f"`kill -CONT {self.pid}` lets it go on; look for who stopped it: a debugger, a paused container"
             if state in ("T", "t")
-            else f"`py-spy dump --pid {self.pid}` shows where it stands; or raise stall_after="
+            else f"`py-spy dump --pid {self.pid}` shows its stack; or raise stall_after="
         )
         return StallError.at(
             f"{self.name} (pid {self.pid}) gave no sign of life for {self.silent_s:g} s{how}",
@@ -240,7 +240,7 @@ class Watchdog:
     def _error(self, frame: FrameType | None) -> StallError:
         stage, place = where(self.pipe, frame)
         return StallError.at(
-            f"{self.process} made no item for {self.seconds:g} s; it stands in {stage}",
+            f"{self.process} made no item for {self.seconds:g} s; it is in {stage}",
             todo="the log of that process has the stacks of its threads; look at that object and that function, or "
             "raise stall_after=",
             worker=self.worker,
