@@ -49,7 +49,7 @@ from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.workers.channel import Kind
 from torchdata_ais.workers.pool import Pool
-from torchdata_ais.workers.process import DISPATCHER, ProcessConfig, WorkerItems, start_context
+from torchdata_ais.workers.process import DISPATCHER, ProcessConfig, StartMethod, WorkerItems, start_context
 from torchdata_ais.workers.producer import EnvelopeSender, notify_pipes
 
 
@@ -194,7 +194,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
     def __init__(
         self,
         num_workers: int = 0,
-        multiprocessing_context: str | None = None,
+        multiprocessing_context: StartMethod | None = None,
         worker_prefetch_cnt: int = 10,
         main_prefetch_cnt: int = 10,
         worker_init_fn: Callable[..., Any] | None = None,

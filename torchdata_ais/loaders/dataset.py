@@ -40,7 +40,7 @@ class WorkerPlan:
         seed: The dataset's seed.
     """
 
-    pipe: IterDataPipe[Any]
+    pipe: IterDataPipe[object]
     reader: AISSampleReader
     seed: int
 
@@ -174,7 +174,7 @@ def _named(share: tuple[int, ...]) -> str:
 
 @checked
 def as_dataset(
-    pipe: IterDataPipe[Any],
+    pipe: IterDataPipe[object],
     *,
     seed: int = 0,
     rank: int | None = None,
@@ -229,7 +229,7 @@ _WORKERS = 8  # of a rank: how many there will be is not known here
 class PipeDataset(IterableDataset[Any]):
     """See `as_dataset`."""
 
-    def __init__(self, pipe: IterDataPipe[Any], seed: int, world: WorldOptions) -> None:
+    def __init__(self, pipe: IterDataPipe[object], seed: int, world: WorldOptions) -> None:
         self._pipe = pipe
         self._seed = seed
         found = world.find()
@@ -267,7 +267,7 @@ class PipeDataset(IterableDataset[Any]):
     def __bool__(self) -> bool:
         return True
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> object:
         # The epoch goes by itself: it stays in shared memory.
         rest = {name: value for name, value in vars(self).items() if name != "_next_epoch"}
         return self._next_epoch, sendable(rest)

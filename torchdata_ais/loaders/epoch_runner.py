@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from torchdata_ais._util.world import World, instance_of, ranks_of_node
 from torchdata_ais.errors import AISError, UsageError
@@ -71,7 +71,7 @@ class EpochRunner:
     """
 
     def __init__(
-        self, pipe: IterDataPipe[Any], how: EngineOptions, given: EpochOptions, meeting: Meeting
+        self, pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: Meeting
     ) -> None:
         self.seed = given.seed
         self.meeting = meeting
@@ -121,7 +121,7 @@ class EpochRunner:
         """
         raise NotImplementedError
 
-    def settings(self, epoch: int) -> dict[str, Any]:
+    def settings(self, epoch: int) -> dict[str, object]:
         """Return the arguments that must be equal on all ranks, by name.
 
         Args:
@@ -191,7 +191,7 @@ class EpochRunner:
         """
         raise NotImplementedError
 
-    def load(self, state: Any, allow: Collection[str]) -> None:
+    def load(self, state: object, allow: Collection[str]) -> None:
         """Resume at `state`; see `AISLoader.load_state_dict`."""
         raise NotImplementedError
 

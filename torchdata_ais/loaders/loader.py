@@ -39,9 +39,10 @@ from torchdata_ais.pipes.planned.batches import check_planned
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import Tail
 from torchdata_ais.state import to_plain
+from torchdata_ais.workers.process import StartMethod
 
 
-def check_pipe(given: Any, name: str) -> None:
+def check_pipe(given: object, name: str) -> None:
     """Raise `UsageError` unless a loader was given a pipe."""
     if isinstance(given, IterDataPipe):
         return
@@ -54,7 +55,7 @@ def check_pipe(given: Any, name: str) -> None:
 
 
 def runner_of(
-    pipe: IterDataPipe[Any], how: EngineOptions, given: EpochOptions, meeting: Meeting
+    pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: Meeting
 ) -> EpochRunner:
     """Return the epoch runner of `pipe`: by a plan, or as a stream.
 
@@ -72,7 +73,7 @@ def runner_of(
     return runner_class(given.epoch_steps)(pipe, how, given, meeting)
 
 
-def likely_mistakes(item: object, pipe: IterDataPipe[Any]) -> Iterator[str]:
+def likely_mistakes(item: object, pipe: IterDataPipe[object]) -> Iterator[str]:
     """Yield a sentence for each likely mistake.
 
     Example:
@@ -205,14 +206,14 @@ class AISLoader:
     @checked
     def __init__(
         self,
-        pipe: IterDataPipe[Any],
+        pipe: IterDataPipe[object],
         *,
         num_workers: int = 0,
         seed: int = 0,
         epoch_steps: StepsName = None,
         prefetch: int = 2,
         pin_memory: bool = False,
-        multiprocessing_context: str | None = None,
+        multiprocessing_context: StartMethod | None = None,
         stall_after: float | None = None,
         on_stats: Callable[[Stats], object] | None = None,
         stats_every: float = 60.0,
@@ -310,7 +311,7 @@ class AISLoader:
         """
         return self._runner.length - self._runner.steps_given(self._step)
 
-    def __getitem__(self, index: Any) -> NoReturn:
+    def __getitem__(self, index: object) -> NoReturn:
         raise ArgumentError.at(
             f"a loader has no batch {index!r:.40}: its batches come one after the other",
             todo="take the first by next(iter(loader)); to reach samples by number, make a SampleDataset of an index",

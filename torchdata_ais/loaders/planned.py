@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import msgspec
 from typing_extensions import override
@@ -298,7 +297,7 @@ class PlannedRunner(EpochRunner):
 
     def __init__(
         self,
-        pipe: IterDataPipe[Any],
+        pipe: IterDataPipe[object],
         reader: AISSampleReader,
         how: EngineOptions,
         given: EpochOptions,
@@ -358,7 +357,7 @@ class PlannedRunner(EpochRunner):
         return self._under_way.epoch() if begun is None else self._under_way.run().epoch_of(begun)
 
     @override
-    def settings(self, epoch: int) -> dict[str, Any]:
+    def settings(self, epoch: int) -> dict[str, object]:
         run = self._under_way
         step = run.step if self._loaded else run.begin_of(epoch)
         return super().settings(run.run().epoch_of(step).number) | {
@@ -441,6 +440,6 @@ class PlannedRunner(EpochRunner):
         return self._under_way.state()
 
     @override
-    def load(self, state: Any, allow: Collection[str]) -> None:
+    def load(self, state: object, allow: Collection[str]) -> None:
         self._under_way.load(check_plan_state(state), allow)
         self._loaded, self._begun_at = True, None

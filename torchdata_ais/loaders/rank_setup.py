@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from torchdata_ais._util.world import World, WorldOptions
 from torchdata_ais.errors import AISError, UsageError
@@ -37,7 +36,9 @@ class JobErrors:
         limited: Whether any stage has such a limit.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any], reports: Callable[[], list[Report]], processes: int) -> None:
+    def __init__(
+        self, pipe: IterDataPipe[object], reports: Callable[[], list[Report]], processes: int
+    ) -> None:
         self._processes = processes
         stages = list(upstream(pipe))[::-1]
         found = [(number, _share_of(stage)) for number, stage in enumerate(stages)]
@@ -115,7 +116,7 @@ def _stats_of(number: int, reports: list[Report]) -> list[StageStats]:
     return [report.stages[number].stats for report in reports if number < len(report.stages)]
 
 
-def _share_of(stage: IterDataPipe[Any]) -> ErrorPolicy | None:
+def _share_of(stage: IterDataPipe[object]) -> ErrorPolicy | None:
     policy = stage.error_policy() if isinstance(stage, Pipe) else None
     return policy if policy is not None and policy.is_share else None
 
@@ -181,7 +182,7 @@ class Meeting:
         if self._presence is not None:
             self._presence.failed(error)
 
-    def join(self, pipe: IterDataPipe[Any], runner: EpochRunner, epoch: int) -> None:
+    def join(self, pipe: IterDataPipe[object], runner: EpochRunner, epoch: int) -> None:
         """List the sources of `pipe` and meet the other ranks, the first time.
 
         Args:

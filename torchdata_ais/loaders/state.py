@@ -88,7 +88,7 @@ def _check_belongs(first: StreamState, part: StreamState) -> None:
         )
 
 
-def check_state(state: Any, stages: list[str]) -> StreamState | MergedState:
+def check_state(state: object, stages: list[str]) -> StreamState | MergedState:
     """Return `state`, validated and decoded.
 
     Args:
@@ -110,7 +110,7 @@ def check_state(state: Any, stages: list[str]) -> StreamState | MergedState:
     return checked
 
 
-def check_single(state: Any, stages: list[str]) -> StreamState:
+def check_single(state: object, stages: list[str]) -> StreamState:
     """Return `check_state`, to resume one instance alone.
 
     Raises:
@@ -125,7 +125,7 @@ def check_single(state: Any, stages: list[str]) -> StreamState:
     return single
 
 
-def check_plan_state(state: Any) -> PlanState:
+def check_plan_state(state: object) -> PlanState:
     """Return the state of a pipe that reads by index.
 
     Raises:
@@ -144,7 +144,7 @@ def check_plan_state(state: Any) -> PlanState:
     return found
 
 
-def check_worker_plan(state: Any) -> WorkerPlanState:
+def check_worker_plan(state: object) -> WorkerPlanState:
     """Return the state of one worker of a dataset that reads by index.
 
     Raises:
@@ -161,7 +161,7 @@ def check_worker_plan(state: Any) -> WorkerPlanState:
     return found
 
 
-def check_same(what: str, then: Any, now: Any, todo: str) -> None:
+def check_same(what: str, then: object, now: object, todo: str) -> None:
     """Raise `StateError` if a property of a run has changed."""
     if then != now:
         raise StateError.at(f"{what} was {then!r} when the state was taken, and is {now!r}", todo=todo)
@@ -256,7 +256,7 @@ def state_from_json(state: dict[str, Any]) -> dict[str, Any]:
     return to_plain(from_plain(state))
 
 
-def state_dict(pipe: IterDataPipe[Any]) -> dict[str, Any]:
+def state_dict(pipe: IterDataPipe[object]) -> dict[str, Any]:
     """Return the position of `pipe`, after the item received last.
 
     Args:
@@ -284,7 +284,7 @@ def state_dict(pipe: IterDataPipe[Any]) -> dict[str, Any]:
     return to_plain(state)
 
 
-def load_state_dict(pipe: IterDataPipe[Any], state: dict[str, Any]) -> None:
+def load_state_dict(pipe: IterDataPipe[object], state: dict[str, Any]) -> None:
     """Make the next iteration of `pipe` resume at `state`.
 
     The ones after it are whole epochs again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Collection, Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from typing_extensions import override
@@ -44,7 +44,7 @@ class StreamRunner(EpochRunner):
     ahead: ClassVar[bool] = False
 
     def __init__(
-        self, pipe: IterDataPipe[Any], how: EngineOptions, given: EpochOptions, meeting: Meeting
+        self, pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: Meeting
     ) -> None:
         super().__init__(pipe, how, given, meeting)
         self._epoch_steps = given.epoch_steps
@@ -95,7 +95,7 @@ class StreamRunner(EpochRunner):
         return step if self._resume is None else self._resume.parts[0].step
 
     @override
-    def settings(self, epoch: int) -> dict[str, Any]:
+    def settings(self, epoch: int) -> dict[str, object]:
         more = {"epoch_steps": self._epoch_steps, "num_workers": self._how.num_workers}
         return super().settings(epoch if self._resume is None else self._resume.parts[0].user_epoch) | more
 
@@ -193,7 +193,7 @@ class StreamRunner(EpochRunner):
         )
 
     @override
-    def load(self, state: Any, allow: Collection[str]) -> None:
+    def load(self, state: object, allow: Collection[str]) -> None:
         if self._no_state is not None:
             raise self._no_state
         self._resume = check_state(state, self._stages)

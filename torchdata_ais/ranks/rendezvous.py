@@ -86,7 +86,7 @@ _answer = msgspec.msgpack.Decoder(_Answer)
 
 
 def begin_together(
-    pipe: IterDataPipe[Any], world: World, settings: dict[str, Any], timeout_s: float
+    pipe: IterDataPipe[object], world: World, settings: dict[str, object], timeout_s: float
 ) -> tuple[Listing, Ranks | None]:
     """List the sources of `pipe`, the same on all ranks.
 
@@ -157,7 +157,7 @@ class _Refused(Exception):  # noqa: N818 - carries the error that all ranks rais
         self.error = error
 
 
-def _lead(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
+def _lead(ranks: Ranks, pipe: IterDataPipe[object], told: list[Table]) -> Listing:
     """Begin as rank 0."""
     compare_indexes(pipe)
     listing = list_pipe(pipe)
@@ -191,7 +191,7 @@ def _lead(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
     return listing
 
 
-def _follow(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
+def _follow(ranks: Ranks, pipe: IterDataPipe[object], told: list[Table]) -> Listing:
     """Begin as another rank."""
     hello = _leader_tables.decode(zlib.decompress(ranks.hear({0: "data"})[0]))
     listing = list_pipe(pipe, hello.tables)
@@ -239,7 +239,7 @@ def _raise_verdict(verdict: dict[str, Any]) -> None:
     )
 
 
-def _stages(pipe: IterDataPipe[Any]) -> Table:
+def _stages(pipe: IterDataPipe[object]) -> Table:
     names = [getattr(stage, "functional_name", "") or type(stage).__name__ for stage in upstream(pipe)]
     return Table("the stages", rows_of(names))
 

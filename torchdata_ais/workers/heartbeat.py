@@ -183,7 +183,7 @@ class Watchdog:
     process: str
     worker: int | None
     fail: Callable[[StallError], None] | None
-    pipe: IterDataPipe[Any] | None = None
+    pipe: IterDataPipe[object] | None = None
     _begun: int = field(default=0, init=False)
     _ended: int = field(default=0, init=False)
 
@@ -248,7 +248,7 @@ class Watchdog:
         )
 
 
-def where(pipe: IterDataPipe[Any] | None, frame: FrameType | None) -> tuple[str, dict[str, Any]]:
+def where(pipe: IterDataPipe[object] | None, frame: FrameType | None) -> tuple[str, dict[str, Any]]:
     """Return the stage of a thread, and the object or sample in progress.
 
     Args:

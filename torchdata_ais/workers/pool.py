@@ -244,7 +244,7 @@ class Pool:
                     sock.close()
         self._turn_lock.watch(peer.life)
 
-    def reset(self, loads: Sequence[Any], dispatched_load: Any = None) -> None:
+    def reset(self, loads: Sequence[Any], dispatched_load: object = None) -> None:
         """Start an epoch: items under way of the last one are dropped.
 
         Args:
@@ -295,7 +295,7 @@ class Pool:
             kinds = (Kind.ITEM, Kind.TAGGED)
             return any(message.kind in kinds and message.epoch == self._epoch for message in worker.inbox)
 
-    def order(self, kind: Kind, *load: Any) -> None:
+    def order(self, kind: Kind, *load: object) -> None:
         """Make every process pause, resume or limit its pipes; wait for all.
 
         Workers stop before the process that feeds them, and continue after it.
@@ -398,7 +398,7 @@ class Pool:
             value, self.last_extras[worker.worker_id] = value
         return value
 
-    def _post(self, peer: Peer, kind: Kind, load: Any) -> None:
+    def _post(self, peer: Peer, kind: Kind, load: object) -> None:
         try:
             peer.channel.send(kind, self._epoch, self._window, pack(load), partial(_goes_on, peer))
         except HungUpError:

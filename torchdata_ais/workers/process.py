@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torchdata_ais._util.process_end import safe_context
 from torchdata_ais.errors import LoaderError, StallError, UsageError, WorkerDiedError
@@ -202,7 +202,11 @@ def _wait_for(peers: Sequence[Peer], seconds: float) -> None:
         wait([peer.life], max(0.0, deadline - time.monotonic()))
 
 
-def start_context(method: str | None, preload: str) -> Any:
+StartMethod = Literal["fork", "spawn", "forkserver"]
+"""Start methods of worker processes."""
+
+
+def start_context(method: StartMethod | None, preload: str) -> Any:
     """Return the context to start workers in.
 
     A fork server of it imports torch once for all of them. The user's preloaded modules stay.
@@ -297,7 +301,7 @@ class _Live(IterDataPipe[Any]):
 
     _live: Any = None
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> object:
         state = {name: value for name, value in self.__dict__.items() if name != "_live"}
         hook = IterDataPipe.getstate_hook
         return state if hook is None else hook(state)

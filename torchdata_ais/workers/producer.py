@@ -161,7 +161,7 @@ def ended(report: Report) -> Report:
 class EpochListener(Protocol):
     """A pipe that receives each epoch's number before its first item."""
 
-    def _ais_reset(self, *, epoch: int, extras: Any) -> None:
+    def _ais_reset(self, *, epoch: int, extras: object) -> None:
         """Receive the number of the epoch, and the data for this worker."""
 
 
@@ -169,11 +169,11 @@ class EpochListener(Protocol):
 class EnvelopeSender(Protocol):
     """A pipe that sends data with its items as the last one of a worker."""
 
-    def _ais_envelope(self) -> Any:
+    def _ais_envelope(self) -> object:
         """Return the data for the item just made, or after the last; None: none."""
 
 
-def notify_pipes(pipes: Iterable[Any], epoch: int, extras: Any) -> None:
+def notify_pipes(pipes: Iterable[object], epoch: int, extras: object) -> None:
     """Notify the pipes that are epoch listeners."""
     for pipe in pipes:
         if isinstance(pipe, EpochListener):
@@ -226,7 +226,7 @@ class Producer:
         self._turn = 0
         self._paused = False
         self._iterator: Iterator[Any] | None = None
-        self._envelope: Callable[[], Any] | None = None
+        self._envelope: Callable[[], object] | None = None
         self._lender = Lender()
         self._counts = Counts(pipe, records=config.records) if consumers[0].channel is control else None
         self.recorder = None if self._counts is None else self._counts.recorder
