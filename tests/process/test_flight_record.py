@@ -154,7 +154,7 @@ def test_a_signal_puts_it_on_record_and_the_run_goes_on(tmp_path: Path) -> None:
         while not list((tmp_path / "run").glob("flight-*.json")) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(list(given)) == 5
-    assert the_flight(tmp_path).why == "it was asked for by SIGUSR2"
+    assert the_flight(tmp_path).why == "it was requested by SIGUSR2"
     assert signal.getsignal(signal.SIGUSR2) is before
 
 
@@ -172,7 +172,7 @@ def test_the_signal_is_for_all_loaders_and_kept_for_the_last(tmp_path: Path) -> 
         deadline = time.monotonic() + 60
         while not list((tmp_path / "b" / "run").glob("flight-*.json")) and time.monotonic() < deadline:
             time.sleep(0.02)
-    assert the_flight(tmp_path / "b").why == "it was asked for by SIGUSR2"
+    assert the_flight(tmp_path / "b").why == "it was requested by SIGUSR2"
     assert signal.getsignal(signal.SIGUSR2) is before
 
 

@@ -310,7 +310,7 @@ def test_a_state_that_would_not_say_where_it_stands_is_refused(indexes: list[Sam
         data.state_dict()
         items = iter(data)
         next(items)
-        with pytest.raises(StateError, match=f"Where this epoch stands is not known: .*{says}"):
+        with pytest.raises(StateError, match=f"The position in this epoch is not known: .*{says}"):
             data.state_dict()
     for bare in (lambda pipe: state_dict(pipe), lambda pipe: load_state_dict(pipe, {})):
         with pytest.raises(StateError, match="ais_loader"):

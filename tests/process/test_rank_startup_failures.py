@@ -186,7 +186,7 @@ def test_promise_6_a_rank_killed_before_they_meet_is_named(shard: str, tmp_path:
             assert answer["died"] == -signal.SIGKILL
         else:
             assert f"Rank {bad} (pid " in answer["error"], answer
-            assert "it had made its loader and not begun it" in answer["error"]
+            assert "it had made its loader and not started it" in answer["error"]
             assert answer["seconds"] < WITHIN_S
 
 

@@ -118,7 +118,7 @@ def resume_twice(seed: int, urls: list[str]) -> None:
         for plan in plans:
             items, state = advance(make, plan, rng.choice([0, 0, 1, 2, 5, 9]))
             done += flat(items)
-            states.append(unpack(state or plan.not_begun()))  # not begun: it still has all it was given
+            states.append(unpack(state or plan.initial_state()))  # not begun: it still has all it was given
         number = rng.randint(1, 4)
         epoch_seed = plans[0].epoch_seed
         plans = [

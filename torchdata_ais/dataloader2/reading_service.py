@@ -49,8 +49,8 @@ from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
 from torchdata_ais.workers.channel import Kind
 from torchdata_ais.workers.pool import Pool
-from torchdata_ais.workers.process import DISPATCHER, Job, WorkerItems, start_context
-from torchdata_ais.workers.producer import EnvelopeSender, tell_pipes
+from torchdata_ais.workers.process import DISPATCHER, ProcessConfig, StartMethod, WorkerItems, start_context
+from torchdata_ais.workers.producer import EnvelopeSender, notify_pipes
 
 
 def epoch_seeds(seed_generator: Any, ranks: Ranks | None, number: int, *, apart: bool) -> Any:
@@ -177,9 +177,9 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
 
     Attributes:
         epoch: The number of the next epoch, which pipes receive; set it to resume.
-        reset_extras: Worker id (`workers.job.DISPATCHER` for the dispatching process) -> anything that pickles, for the
-            next epoch only. Each pipe of a worker that is a `workers.hooks.EpochListener`, which is to have a method
-            ``_ais_reset``, gets ``_ais_reset(epoch=..., extras=...)`` after it was seeded.
+        reset_extras: Worker id (`workers.process.DISPATCHER` for the dispatching process) -> anything that pickles, for
+            the next epoch only. Each pipe of a worker that is a `workers.producer.EpochListener`, which is to have a
+            method ``_ais_reset``, gets ``_ais_reset(epoch=..., extras=...)`` after it was seeded.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper
@@ -194,7 +194,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
     def __init__(
         self,
         num_workers: int = 0,
-        multiprocessing_context: str | None = None,
+        multiprocessing_context: StartMethod | None = None,
         worker_prefetch_cnt: int = 10,
         main_prefetch_cnt: int = 10,
         worker_init_fn: Callable[..., Any] | None = None,
@@ -265,7 +265,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         """Worker id -> envelope of the worker's item last yielded.
 
         The envelope is the value of the last pipe's ``_ais_envelope()``. A pipe that has it is a
-        `workers.hooks.EnvelopeSender`. It is called in the worker right after the item was made, and once more after
+        `workers.producer.EnvelopeSender`. It is called in the worker right after the item was made, and once more after
         the last item, and may return None for nothing. Its value travels with the item, so the state of a worker is
         the state at the item the caller has, however far ahead the worker is.
         """
@@ -342,14 +342,18 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             undo.callback(self.finalize)
             sources: list[Any] = [None] * self.num_workers
             if parts.dispatched is not None:
-                outlets, sources = _socket_pairs(self.num_workers, undo)
+                consumers, sources = _socket_pairs(self.num_workers, undo)
                 pipe = attach_wrapper(parts.dispatched)
                 part = ServicePart(pipe, infos[0], None, self.worker_reset_fn, dispatching=True)
-                pool.launch(Job(part, DISPATCHER, outlets=outlets, stall_after=self.stall_after))
+                pool.launch(
+                    ProcessConfig(part, DISPATCHER, consumers=consumers, stall_after=self.stall_after)
+                )
             for info, source in zip(infos, sources, strict=True):
                 part = ServicePart(replica, info, self.worker_init_fn, self.worker_reset_fn)
                 pool.launch(
-                    Job(part, info.worker_id, source, stall_after=self.stall_after, records=self.records)
+                    ProcessConfig(
+                        part, info.worker_id, source, stall_after=self.stall_after, records=self.records
+                    )
                 )
             undo.pop_all()
         self._worker_processes = [(process, None, None) for process in pool.processes]
@@ -377,7 +381,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             return
         assert self._pool is not None
         set_graph_random_seed(self._end_datapipe, seeds)
-        tell_pipes(all_pipes(self._end_datapipe), epoch, None)
+        notify_pipes(all_pipes(self._end_datapipe), epoch, None)
         loads = [
             Reset(epoch, seeds.spawn(worker_id), iter_reset_fn, extras.get(worker_id), calls)
             for worker_id in range(self.num_workers)

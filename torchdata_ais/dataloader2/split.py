@@ -39,7 +39,7 @@ from torchdata_ais.pipes.base.torch_pipes import SHARDING_PRIORITIES, all_pipes,
 from torchdata_ais.pipes.planned.stage import PlannedStage
 from torchdata_ais.ranks.listing import number_ranks_first
 from torchdata_ais.workers.process import Dispatched
-from torchdata_ais.workers.producer import tell_pipes
+from torchdata_ais.workers.producer import notify_pipes
 
 
 class Parts(NamedTuple):
@@ -189,7 +189,7 @@ class Reset:
 class ServicePart:
     """The part of the pipe that a process runs.
 
-    That of a worker, of the dispatching process, or of a service without workers. It is a `workers.job.Part`.
+    That of a worker, of the dispatching process, or of a service without workers. It is a `workers.process.PipePart`.
 
     Attributes:
         pipe: The pipe, wrapped by `attach_wrapper`, so that lambdas pickle where dill is installed.
@@ -244,7 +244,7 @@ class ServicePart:
         seed_plan(pipes, reset.seeds)
         for stage, call in zip(planned_stages(pipes), reset.calls, strict=False):
             stage.take_call(call)
-        tell_pipes(pipes, reset.epoch, reset.extras)
+        notify_pipes(pipes, reset.epoch, reset.extras)
         return pipe
 
     pause = staticmethod(pause)

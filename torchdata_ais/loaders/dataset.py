@@ -40,7 +40,7 @@ class WorkerPlan:
         seed: The dataset's seed.
     """
 
-    pipe: IterDataPipe[Any]
+    pipe: IterDataPipe[object]
     reader: AISSampleReader
     seed: int
 
@@ -70,16 +70,16 @@ class WorkerPlan:
             why = self._not_known()
             if why is not None:
                 raise StateError.at(
-                    f"where this epoch stands is not known: {why}",
+                    f"the position in this epoch is not known: {why}",
                     todo="make one item a step: .batched(n), and below it only stages that give one item for each",
                 )
             epoch = EpochShare(
                 task.run.seed, sent, task.step, task.run.segments[0].global_batch, self._before(task) + given
             )
-        return WorkerPlanState(**self._told, runs=runs, share=share[:4], epoch=epoch)
+        return WorkerPlanState(**self._fixed_fields, runs=runs, share=share[:4], epoch=epoch)
 
     @cached_property
-    def _told(self) -> dict[str, Any]:
+    def _fixed_fields(self) -> dict[str, Any]:
         """Return the fields equal in all states: they are taken with every item."""
         reader = self.reader
         return {
@@ -103,7 +103,7 @@ class WorkerPlan:
             ("weights", "the digest of the weights"),
         ):
             todo = "build pipe and dataset as they were; ais_loader can change sources, weights and batch"
-            check_same(what, getattr(state, name), self._told[name], todo)
+            check_same(what, getattr(state, name), self._fixed_fields[name], todo)
 
     def task(self, state: WorkerPlanState, epoch: EpochShare, share: Share) -> Task:
         """Return the rest of an epoch for this worker.
@@ -134,7 +134,7 @@ class WorkerPlan:
         """Return whether a task is of an epoch as the reader counts them."""
         return task.run.seed == self.reader.own_seed and task.run.epoch_of(task.step).number == epoch
 
-    def go_on_after(self, task: Task) -> None:
+    def number_epochs_after(self, task: Task) -> None:
         """Number the iterations after that of `task` as the epochs after it.
 
         Only where the reader counts them itself.
@@ -174,7 +174,7 @@ def _named(share: tuple[int, ...]) -> str:
 
 @checked
 def as_dataset(
-    pipe: IterDataPipe[Any],
+    pipe: IterDataPipe[object],
     *,
     seed: int = 0,
     rank: int | None = None,
@@ -229,7 +229,7 @@ _WORKERS = 8  # of a rank: how many there will be is not known here
 class PipeDataset(IterableDataset[Any]):
     """See `as_dataset`."""
 
-    def __init__(self, pipe: IterDataPipe[Any], seed: int, world: WorldOptions) -> None:
+    def __init__(self, pipe: IterDataPipe[object], seed: int, world: WorldOptions) -> None:
         self._pipe = pipe
         self._seed = seed
         found = world.find()
@@ -267,7 +267,7 @@ class PipeDataset(IterableDataset[Any]):
     def __bool__(self) -> bool:
         return True
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> object:
         # The epoch goes by itself: it stays in shared memory.
         rest = {name: value for name, value in vars(self).items() if name != "_next_epoch"}
         return self._next_epoch, sendable(rest)
@@ -347,7 +347,7 @@ class PipeDataset(IterableDataset[Any]):
         number, instance = _among_all(share)
         plan, instances = self._plan, None
         if plan is not None:
-            stands: Part = save(self._pipe) or unpack(plan.not_begun())
+            stands: Part = save(self._pipe) or unpack(plan.initial_state())
             instances = [stands]
         return to_plain(
             StreamState(
@@ -389,7 +389,7 @@ class PipeDataset(IterableDataset[Any]):
             call = self._planned.reader.next_epoch.look()
             if call.number > self._calls and not self._planned.is_epoch(task, call.epoch):
                 raise _another_epoch(call.epoch)
-            self._planned.go_on_after(task)
+            self._planned.number_epochs_after(task)
             return InstancePlan(state.epoch.sent, plan.number, plan.instance, task=task)
         if (state.ranks, state.rank) != (plan.number, plan.instance) or state.instances is None:
             raise StateError.at(

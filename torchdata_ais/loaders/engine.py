@@ -24,6 +24,7 @@ from torchdata_ais.pipes.base.meter import iterate
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
 from torchdata_ais.ranks.listing import Listing, shard_instance
 from torchdata_ais.workers.heartbeat import Watchdog
+from torchdata_ais.workers.process import StartMethod
 
 Step = tuple[Any, int, "bytes | None"]
 """An item, its worker, and the worker's packed state after it.
@@ -49,7 +50,7 @@ class EngineOptions:
 
     num_workers: int
     prefetch: int
-    context: str | None
+    context: StartMethod | None
     stall_after: float | None
     records: bool = False
 
@@ -59,7 +60,7 @@ class EngineOptions:
         methods = multiprocessing.get_all_start_methods()
         if isinstance(self.context, str) and self.context not in methods:
             raise UsageError.at(
-                f"multiprocessing_context={self.context!r} is no start method",
+                f"multiprocessing_context must be a start method, got {self.context!r}",
                 todo=f"use {', '.join(methods)} or None",
             )
         if self.stall_after is not None and self.stall_after <= 0:
@@ -78,7 +79,7 @@ class EngineSettings:
         options: The rest.
     """
 
-    pipe: IterDataPipe[Any]
+    pipe: IterDataPipe[object]
     stateful: bool
     listing: Listing
     world: World
@@ -170,7 +171,7 @@ class _Tail(Pipe[Any]):
 
     hidden = True
 
-    def __init__(self, source: IterDataPipe[Any], stateful: bool) -> None:
+    def __init__(self, source: IterDataPipe[object], stateful: bool) -> None:
         super().__init__(source)
         self._stateful = stateful
         self._running = False

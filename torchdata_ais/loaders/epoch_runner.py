@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from torchdata_ais._util.world import World, instance_of, ranks_of_node
 from torchdata_ais.errors import AISError, UsageError
@@ -64,14 +64,14 @@ class EpochRunner:
         meeting: This rank, and the listing.
 
     Attributes:
-        seed: Seed of all passes.
+        seed: Seed of all epochs.
         meeting: The argument.
         recorder: Records the training loop's waits, if requested.
         gpu: The device of the yielded items; None: unchanged.
     """
 
     def __init__(
-        self, pipe: IterDataPipe[Any], how: EngineOptions, given: EpochOptions, meeting: RankSetup
+        self, pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: Meeting
     ) -> None:
         self.seed = given.seed
         self.meeting = meeting
@@ -121,7 +121,7 @@ class EpochRunner:
         """
         raise NotImplementedError
 
-    def settings(self, epoch: int) -> dict[str, Any]:
+    def settings(self, epoch: int) -> dict[str, object]:
         """Return the arguments that must be equal on all ranks, by name.
 
         Args:
@@ -132,7 +132,7 @@ class EpochRunner:
     def check(self, world: World) -> None:
         """Raise or warn where several ranks cannot step together."""
 
-    def look_at(self) -> None:
+    def warn_after_listing(self) -> None:
         """Warn of likely mistakes once the listing is known."""
 
     def begin(self, epoch: int) -> tuple[int, int]:
@@ -191,7 +191,7 @@ class EpochRunner:
         """
         raise NotImplementedError
 
-    def load(self, state: Any, allow: Collection[str]) -> None:
+    def load(self, state: object, allow: Collection[str]) -> None:
         """Resume at `state`; see `AISLoader.load_state_dict`."""
         raise NotImplementedError
 
@@ -203,7 +203,7 @@ class EpochRunner:
 
     def _watched(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the engine's steps for `plans`, and record them."""
-        engine = self._begun()
+        engine = self._started_engine()
         by_job = self.meeting.world.size * self.workers > 1
         on_node = ranks_of_node() * self.workers
         steps = engine.epoch([replace(plan, errors_by_job=by_job, on_node=on_node) for plan in plans])
@@ -218,7 +218,7 @@ class EpochRunner:
 
         return ahead(steps, engine.ready, partial(CudaCopies, self.gpu))
 
-    def _begun(self) -> Engine:
+    def _started_engine(self) -> Engine:
         """Return the engine, a new one if there is none."""
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]

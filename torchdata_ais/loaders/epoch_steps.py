@@ -16,31 +16,32 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders.engine import InProcessEngine, Step
 from torchdata_ais.loaders.epoch_runner import StepsName, another_epoch
 from torchdata_ais.loaders.instance import InstancePlan
-from torchdata_ais.loaders.streamed import StreamEpochRunner
+from torchdata_ais.loaders.streamed import StreamRunner
 from torchdata_ais.ranks.steps import StepVotes
 
 
-def epoch_runner_class(epoch_steps: StepsName) -> type[StreamEpochRunner]:
+def runner_class(epoch_steps: StepsName) -> type[StreamRunner]:
     """Return the class for ``epoch_steps=``.
 
     Example:
-        >>> epoch_runner_class(100).__name__, epoch_runner_class("pad").ahead
+        >>> runner_class(100).__name__, runner_class("pad").ahead
         ('FixedStepRunner', True)
     """
     if isinstance(epoch_steps, str) and epoch_steps not in ("pad", "shortest"):
         raise UsageError.at(f"epoch_steps={epoch_steps!r}", todo='use None, a number, "pad" or "shortest"')
     if epoch_steps is not None and not isinstance(epoch_steps, int | str):
         raise UsageError.at(
-            f"epoch_steps={epoch_steps!r} is no whole number", todo="a number of batches, such as 1000"
+            f"epoch_steps must be a whole number, got {epoch_steps!r}",
+            todo="a number of batches, such as 1000",
         )
     if not isinstance(epoch_steps, int):
-        return StreamEpochRunner if epoch_steps is None else EqualStepRunner
+        return StreamRunner if epoch_steps is None else EqualStepRunner
     if epoch_steps < 1:
         raise UsageError.at(f"epoch_steps={epoch_steps}", todo="use at least 1")
     return FixedStepRunner
 
 
-class FixedStepRunner(StreamEpochRunner):
+class FixedStepRunner(StreamRunner):
     """Epochs of a fixed number of steps; the next continues in the data."""
 
     _stream: Iterator[Step] | None = None
@@ -106,7 +107,7 @@ class FixedStepRunner(StreamEpochRunner):
         self._stream = None
 
 
-class EqualStepRunner(StreamEpochRunner):
+class EqualStepRunner(StreamRunner):
     """An epoch is one pass over the data, which the ranks end together."""
 
     ahead = True

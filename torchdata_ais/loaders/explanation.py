@@ -102,7 +102,7 @@ class PlannedRun:
 
 
 def planned_run(
-    pipe: IterDataPipe[Any], reader: AISSampleReader, workers: int, ranks: int, global_batch: int | None
+    pipe: IterDataPipe[object], reader: AISSampleReader, workers: int, ranks: int, global_batch: int | None
 ) -> PlannedRun:
     """Return the forecast of the first epoch of a pipe; no shard is read.
 
@@ -278,7 +278,7 @@ class Explanation:
 
 @checked
 def explain(
-    pipe: IterDataPipe[Any],
+    pipe: IterDataPipe[object],
     *,
     num_workers: int = 0,
     world: int = 1,
@@ -361,7 +361,7 @@ def explain(
 
 
 def _planned(
-    pipe: IterDataPipe[Any],
+    pipe: IterDataPipe[object],
     reader: AISSampleReader,
     workers: int,
     world: int,
@@ -389,7 +389,7 @@ def _planned(
     )
 
 
-def _all_items(pipe: IterDataPipe[Any], reader: IterDataPipe[Any], listing: Listing) -> Iterator[Any]:
+def _all_items(pipe: IterDataPipe[object], reader: IterDataPipe[object], listing: Listing) -> Iterator[Any]:
     with listing.on(pipe):
         source = copy.deepcopy(parents(reader)[0])  # iterating the user's would count as an epoch
     yield from unsharded(source, find_sharder(source))
@@ -414,7 +414,7 @@ def _on_checksums(urls: list[Any]) -> list[str]:
     ]
 
 
-def _on_order(pipe: IterDataPipe[Any], readers: list[IterDataPipe[Any]], shards_each: int) -> list[str]:
+def _on_order(pipe: IterDataPipe[object], readers: list[IterDataPipe[object]], shards_each: int) -> list[str]:
     above = [stage for reader in readers for stage in upstream(parents(reader)[0])]
     shards = any(stage_of(stage).effect().mixes for stage in above)
     buffers = [stage for stage in upstream(pipe) if _mixes_samples(stage, above)]
@@ -442,7 +442,7 @@ def _on_order(pipe: IterDataPipe[Any], readers: list[IterDataPipe[Any]], shards_
     return [text]
 
 
-def _on_state(pipe: IterDataPipe[Any]) -> str:
+def _on_state(pipe: IterDataPipe[object]) -> str:
     try:
         stages, _ = chain_of(pipe)
     except StateError as error:
@@ -457,7 +457,7 @@ def _on_state(pipe: IterDataPipe[Any]) -> str:
     return "checkpoints: can be taken at every batch, with ais_loader"
 
 
-def _takes_batches(pipe: IterDataPipe[Any]) -> bool:
+def _takes_batches(pipe: IterDataPipe[object]) -> bool:
     """Report whether the input of a stage consists of batches.
 
     They are made upstream, and not taken apart again.
@@ -466,6 +466,6 @@ def _takes_batches(pipe: IterDataPipe[Any]) -> bool:
     return next((one for one in gives if one in ("batches", "more")), "") == "batches"
 
 
-def _mixes_samples(stage: IterDataPipe[Any], above: list[IterDataPipe[Any]]) -> bool:
+def _mixes_samples(stage: IterDataPipe[object], above: list[IterDataPipe[object]]) -> bool:
     effect = stage_of(stage).effect()
     return isinstance(stage, Pipe) and effect.mixes and effect.holds and stage not in above

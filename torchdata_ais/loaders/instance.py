@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
@@ -46,12 +45,12 @@ class InstancePlan:
         """Return the plan of a fresh epoch."""
         return cls(mix_seed(seed, "epoch", epoch), number, instance)
 
-    def not_begun(self) -> bytes:
+    def initial_state(self) -> bytes:
         """Return the state of an instance that has this plan, before its start."""
         return self.state or pack(InstanceState(ReaderState(self.number, self.instance)))
 
 
-def begin(tail: IterDataPipe[Any], plan: InstancePlan) -> None:
+def begin(tail: IterDataPipe[object], plan: InstancePlan) -> None:
     """Prepare the next iteration of `tail` by `plan`."""
     begin_epoch(tail, plan.epoch_seed, plan.number, plan.instance)
     for stage in upstream(tail):
@@ -70,7 +69,7 @@ def begin(tail: IterDataPipe[Any], plan: InstancePlan) -> None:
         restore(tail, part, plan.digests)
 
 
-def pack_state(tail: IterDataPipe[Any]) -> bytes | None:
+def pack_state(tail: IterDataPipe[object]) -> bytes | None:
     """Return the position of `tail` as bytes; None before its iteration.
 
     Raises:
@@ -80,7 +79,7 @@ def pack_state(tail: IterDataPipe[Any]) -> bytes | None:
     return None if state is None else pack(state)
 
 
-def pack_or_refuse(tail: IterDataPipe[Any]) -> bytes | None:
+def pack_or_refuse(tail: IterDataPipe[object]) -> bytes | None:
     """Return `pack_state`, or the reason for its absence as a value.
 
     The state may never be requested, so its error must not end the epoch.

@@ -22,10 +22,10 @@ from torchdata_ais.dataloader2.own.prefetch import pin_memory_fn
 from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, StepsName
-from torchdata_ais.loaders.epoch_steps import epoch_runner_class
+from torchdata_ais.loaders.epoch_steps import runner_class
 from torchdata_ais.loaders.observing import KEPT, Observing
-from torchdata_ais.loaders.planned import ALLOWED, PlannedEpochRunner
-from torchdata_ais.loaders.rank_setup import RankSetup
+from torchdata_ais.loaders.planned import ALLOWED, PlannedRunner
+from torchdata_ais.loaders.rank_setup import Meeting
 from torchdata_ais.loaders.to_device import normalized
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.observe.diagnosis.rank_table import Readiness
@@ -39,9 +39,10 @@ from torchdata_ais.pipes.planned.batches import check_planned
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import Tail
 from torchdata_ais.state import to_plain
+from torchdata_ais.workers.process import StartMethod
 
 
-def check_pipe(given: Any, name: str) -> None:
+def check_pipe(given: object, name: str) -> None:
     """Raise `UsageError` unless a loader was given a pipe."""
     if isinstance(given, IterDataPipe):
         return
@@ -53,8 +54,8 @@ def check_pipe(given: Any, name: str) -> None:
     raise UsageError.at(f"{name} was given an item of type {type(given).__name__}, not a pipe", todo=todo)
 
 
-def epoch_runner_for(
-    pipe: IterDataPipe[Any], how: EngineOptions, given: EpochOptions, meeting: RankSetup
+def runner_of(
+    pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: Meeting
 ) -> EpochRunner:
     """Return the epoch runner of `pipe`: by a plan, or as a stream.
 
@@ -63,16 +64,16 @@ def epoch_runner_for(
     """
     planned = check_planned(pipe)
     if isinstance(planned, AISSampleReader):
-        return PlannedEpochRunner(pipe, planned, how, given, meeting)
+        return PlannedRunner(pipe, planned, how, given, meeting)
     if given.global_batch is not None or given.tail is not None:
         raise UsageError.at(
             "global_batch= and tail= are for pipes that read by index",
             todo="begin the pipe with .read_samples(), or use epoch_steps=",
         )
-    return epoch_runner_class(given.epoch_steps)(pipe, how, given, meeting)
+    return runner_class(given.epoch_steps)(pipe, how, given, meeting)
 
 
-def likely_mistakes(item: Any, pipe: IterDataPipe[Any]) -> Iterator[str]:
+def likely_mistakes(item: object, pipe: IterDataPipe[object]) -> Iterator[str]:
     """Yield a sentence for each likely mistake.
 
     Example:
@@ -82,28 +83,34 @@ def likely_mistakes(item: Any, pipe: IterDataPipe[Any]) -> Iterator[str]:
         ['column 0 of the batches holds bytes: put .decode("torchrgb8", size=224) behind .group_samples()']
     """
     stages = [stage_of(stage) for stage in upstream(pipe)]
-    columns = (
-        item if isinstance(item, Mapping) else dict(enumerate(item if isinstance(item, tuple) else [item]))
-    )
-    known = all(stage.effect().gives != "unknown" or stage.ready or stage.hidden for stage in stages)
-    batches = any(stage.effect().gives == "batches" for stage in stages)
-    if batches and isinstance(item, list) and item and isinstance(item[0], (tuple, dict)):
-        yield "the batches are lists of samples, as torch's .batch(n) makes them: .batched(n) makes columns"
-        return
-    if not batches:
-        tensors = any(isinstance(value, torch.Tensor) and value.ndim for value in columns.values())
-        if known and tensors:
+    columns = _columns(item)
+    if not any(stage.effect().gives == "batches" for stage in stages):
+        known = all(stage.effect().gives != "unknown" or stage.ready or stage.hidden for stage in stages)
+        if known and any(isinstance(value, torch.Tensor) and value.ndim for value in columns.values()):
             yield "the items are single samples, not batches: end the pipe with .batched(32)"
-        return
+    elif isinstance(item, list) and item and isinstance(item[0], (tuple, dict)):
+        yield "the batches are lists of samples, as torch's .batch(n) makes them: .batched(n) makes columns"
+    else:
+        yield from _unusable_columns(columns, {stage.functional_name for stage in stages})
+
+
+def _columns(item: object) -> Mapping[object, object]:
+    """Return the columns of a batch by name, or by position."""
+    if isinstance(item, Mapping):
+        return item
+    return dict(enumerate(item if isinstance(item, tuple) else [item]))
+
+
+def _unusable_columns(columns: Mapping[object, object], names: set[str]) -> Iterator[str]:
+    """Yield a sentence for each column whose values no model takes."""
     for name, column in columns.items():
-        if not isinstance(column, list) or not column or str(name).startswith("__"):
-            continue
-        what, todo = _kind(column[0], {stage.functional_name for stage in stages})
-        if what:
-            yield f"column {name!r} of the batches holds {what}: {todo}"
+        if isinstance(column, list) and column and not str(name).startswith("__"):
+            what, todo = _kind(column[0], names)
+            if what:
+                yield f"column {name!r} of the batches holds {what}: {todo}"
 
 
-def _kind(value: Any, names: set[str]) -> tuple[str, str]:
+def _kind(value: object, names: set[str]) -> tuple[str, str]:
     """Return a value's description and remedy if no model takes it, else ""."""
     if isinstance(value, bytes) and "decode" not in names:
         if names & {"load_tar"} and "group_samples" not in names:
@@ -199,14 +206,14 @@ class AISLoader:
     @checked
     def __init__(
         self,
-        pipe: IterDataPipe[Any],
+        pipe: IterDataPipe[object],
         *,
         num_workers: int = 0,
         seed: int = 0,
         epoch_steps: StepsName = None,
         prefetch: int = 2,
         pin_memory: bool = False,
-        multiprocessing_context: str | None = None,
+        multiprocessing_context: StartMethod | None = None,
         stall_after: float | None = None,
         on_stats: Callable[[Stats], object] | None = None,
         stats_every: float = 60.0,
@@ -226,7 +233,7 @@ class AISLoader:
         normalize: Normalize | None = None,
     ) -> None:
         records = bool(trace) or run_dir is not None
-        self._meeting = RankSetup(
+        self._meeting = Meeting(
             WorldOptions(rank, world_size, store, rank_timeout_s, mesh, group, replica_check, start_spread_s)
         )
         with self._meeting.awaited(self):
@@ -245,7 +252,7 @@ class AISLoader:
                 )
             how = EngineOptions(num_workers, prefetch, multiprocessing_context, stall_after, records)
             given = EpochOptions(seed, epoch_steps, global_batch, tail)
-            self._runner = epoch_runner_for(pipe, how, given, self._meeting)
+            self._runner = runner_of(pipe, how, given, self._meeting)
             self._observing: Observing | None = None
             if records:
                 self._observing = Observing(
@@ -304,7 +311,7 @@ class AISLoader:
         """
         return self._runner.length - self._runner.steps_given(self._step)
 
-    def __getitem__(self, index: Any) -> NoReturn:
+    def __getitem__(self, index: object) -> NoReturn:
         raise ArgumentError.at(
             f"a loader has no batch {index!r:.40}: its batches come one after the other",
             todo="take the first by next(iter(loader)); to reach samples by number, make a SampleDataset of an index",
@@ -320,18 +327,18 @@ class AISLoader:
         return items if self._on_stats is None else with_stats(items, self, self._on_stats, self._stats_every)
 
     def _epoch_items(self, run: int) -> Iterator[Any]:
-        meeting, passes = self._meeting, self._runner
-        meeting.join(self._pipe, passes, self._next_epoch)
+        meeting, runner = self._meeting, self._runner
+        meeting.join(self._pipe, runner, self._next_epoch)
         ranks, replicas = meeting.ranks, meeting.replicas
         job, errors, telling = meeting.counts, meeting.errors, ExitStack()
         begun = came = False
         try:
-            self.epoch, self._step = passes.begin(self._next_epoch)
+            self.epoch, self._step = runner.begin(self._next_epoch)
             self._next_epoch = self.epoch + 1
-            self.repeated = passes.repeated()
+            self.repeated = runner.repeated()
             if self._observing is not None:
                 self._observing.begin(meeting.world, self.epoch)
-            for item, worker, state in passes.epoch(self._step):
+            for item, worker, state in runner.epoch(self._step):
                 came = True
                 if run != self._run:
                     self._refuse_older(run)
@@ -344,46 +351,60 @@ class AISLoader:
                 if errors is not None:
                     errors.look_round(job)
                 if worker >= 0:
-                    passes.record_output(worker, state)
+                    runner.record_output(worker, state)
                 else:
                     self.repeated += 1
                 if replicas is not None:
-                    replicas.note(passes.given(self._step), item)
+                    replicas.note(runner.given(self._step), item)
                 self._step += 1
                 if not self._looked:
                     self._looked = True
-                    for sentence in likely_mistakes(item, self._pipe):
-                        _log.warning("%s", sentence)
+                    self._warn_of_mistakes(item)
                 if self._pin:
                     item = pin_memory_fn(item)  # noqa: PLW2901 - a name less that holds it
                 yield item if self._normalize is None else normalized(item, self._normalize)
-            if job is not None and (errors is not None or replicas is not None):
-                job.exchange_last()
-            if errors is not None:
-                errors.check(job, at_end=True)
+            self._check_end()
         except (KeyboardInterrupt, SystemExit):
             if not came:
-                passes.stop()  # the processes may not all have been started: the next epoch starts new ones
+                runner.stop()  # the processes may not all have been started: the next epoch starts new ones
             raise
         except Exception as error:  # noqa: BLE001 - raised again
             self._refuse_older(run)
-            if self._observing is not None:
-                self._observing.failed(error)
-            if ranks is not None:
-                ranks.report(error)
-                if job is not None:
-                    job.tell_failure()
-                ranks.linger()
-            passes.forget()
-            if self._num_workers:
-                passes.stop()  # processes that have failed do not run again
+            self._report_failure(error)
             raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
         finally:
             telling.close()
-        passes.finish()
+        runner.finish()
         self._step = 0
         if self._observing is not None:
-            self._observing.over("between epochs")
+            self._observing.end("between epochs")
+
+    def _warn_of_mistakes(self, item: object) -> None:
+        """Log the likely mistakes that the first item shows."""
+        for sentence in likely_mistakes(item, self._pipe):
+            _log.warning("%s", sentence)
+
+    def _check_end(self) -> None:
+        """Exchange the last counts of the epoch, and check the job's limits."""
+        job, errors = self._meeting.counts, self._meeting.errors
+        if job is not None and (errors is not None or self._meeting.replicas is not None):
+            job.exchange_last()
+        if errors is not None:
+            errors.check(job, at_end=True)
+
+    def _report_failure(self, error: Exception) -> None:
+        """Report an error of the epoch to the other ranks, and end the epoch."""
+        ranks, job = self._meeting.ranks, self._meeting.counts
+        if self._observing is not None:
+            self._observing.failed(error)
+        if ranks is not None:
+            ranks.report(error)
+            if job is not None:
+                job.tell_failure()
+            ranks.linger()
+        self._runner.forget()
+        if self._num_workers:
+            self._runner.stop()  # processes that have failed do not run again
 
     def _refuse_older(self, run: int) -> None:
         if run < self._newest:

@@ -33,7 +33,7 @@ KEPT = 4096
 STALL_S = 60.0
 """A batch that is waited for so long is put on record."""
 
-_TOLD_STEPS = 256
+_RECORDED_STEPS = 256
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -57,9 +57,9 @@ class Observing:
         self.recorder = RankRecorder(kept)
         self._folder = None if run_dir is None else RunFolder(run_dir)
         self._doing = doing
-        self._asked = False
+        self._record_requested = False
         self._stalled_at = -1
-        self._begun = False
+        self._listens = False
         self._flights = 0
         if self._folder is not None:
             self.recorder.on_look = self._look
@@ -69,20 +69,20 @@ class Observing:
         summary = self.recorder.summary
         summary.rank, summary.ranks = world.members
         summary.epoch, summary.ended = epoch, ""
-        if self._folder is not None and not self._begun:
-            self._begun = True
+        if self._folder is not None and not self._listens:
+            self._listens = True
             _listen(self)
 
-    def heard_signal(self) -> None:
+    def request_record(self) -> None:
         """Note a request for a record, which the observing thread makes."""
-        self._asked = True
+        self._record_requested = True
 
     def _look(self) -> None:
         """Do all due work; called some times a second while an epoch runs."""
         assert self._folder is not None
-        if self._asked:
-            self._asked = False
-            self.record(f"it was asked for by {signal.Signals(_SIGNAL).name}")
+        if self._record_requested:
+            self._record_requested = False
+            self.record(f"it was requested by {signal.Signals(_SIGNAL).name}")
         if self._folder.is_due():
             summary = self.recorder.told()
             self._folder.tell(summary)
@@ -90,7 +90,7 @@ class Observing:
                 self._stalled_at = summary.step
                 self.record(f"no batch came for {summary.waiting_s:.0f} s")
 
-    def over(self, ended: str) -> None:
+    def end(self, ended: str) -> None:
         """Note that an epoch, or the run, has ended."""
         self.recorder.summary.ended = ended
         if self._folder is not None:
@@ -100,21 +100,23 @@ class Observing:
         """Record the activity of all processes when `error` came."""
         text = clean(f"{type(error).__name__}: {error}").encode(errors="backslashreplace").decode()
         self.record(text)
-        self.over(f"failed: {text.partition(chr(10))[0]}")
+        self.end(f"failed: {text.partition(chr(10))[0]}")
 
     def record(self, why: str) -> Path | None:
         """Write the activity of every process to one file of the folder, if any."""
         if self._folder is None:
             return None
         summary = self.recorder.told()
-        taken = list(self.recorder.taken)[-_TOLD_STEPS:]
+        taken = list(self.recorder.taken)[-_RECORDED_STEPS:]
         parts = [part_of("main process"), *self._doing()]
         flight = Flight(1, why, time.time(), summary, taken, parts)
         self._flights += 1
         name = f"flight-{summary.rank:05d}-{summary.pid}-{self._flights}.json"
         path = self._folder.write(name, msgspec.json.encode(flight))
         if path is not None:
-            logger.error("what all processes were doing stands in %s: torchdata-ais doctor explains it", path)
+            logger.error(
+                "the activity of all processes was written to %s: torchdata-ais doctor explains it", path
+            )
         return path
 
     def trace(self, path: str | os.PathLike[str]) -> None:
@@ -138,11 +140,11 @@ class Observing:
 
     def close(self) -> None:
         """Release the signal handler, and report the end of the run."""
-        if self._begun:
-            self._begun = False
-            _listen_no_more(self)
+        if self._listens:
+            self._listens = False
+            _stop_listening(self)
             if not self.recorder.summary.ended.startswith("failed"):
-                self.over("closed")
+                self.end("closed")
 
 
 _SIGNAL = signal.SIGUSR2
@@ -154,9 +156,9 @@ Several loaders may run at the same time.
 """
 
 
-def _hear(_number: int, _frame: FrameType | None) -> None:
+def _on_signal(_number: int, _frame: FrameType | None) -> None:
     for observing in list(_listening):
-        observing.heard_signal()
+        observing.request_record()
 
 
 def _listen(observing: Observing) -> None:
@@ -166,12 +168,12 @@ def _listen(observing: Observing) -> None:
     """
     _listening.add(observing)
     if threading.current_thread() is threading.main_thread() and signal.getsignal(_SIGNAL) == signal.SIG_DFL:
-        signal.signal(_SIGNAL, _hear)
+        signal.signal(_SIGNAL, _on_signal)
 
 
-def _listen_no_more(observing: Observing) -> None:
+def _stop_listening(observing: Observing) -> None:
     """Release the signal handler, with the last loader that uses it."""
     _listening.discard(observing)
-    is_ours = signal.getsignal(_SIGNAL) is _hear
+    is_ours = signal.getsignal(_SIGNAL) is _on_signal
     if not _listening and is_ours and threading.current_thread() is threading.main_thread():
         signal.signal(_SIGNAL, signal.SIG_DFL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import msgspec
 from typing_extensions import override
@@ -14,7 +13,7 @@ from torchdata_ais._util.arguments import check_number, whole_number
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, Step
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, another_epoch
-from torchdata_ais.loaders.rank_setup import RankSetup
+from torchdata_ais.loaders.rank_setup import Meeting
 from torchdata_ais.loaders.state import check_plan_state, check_same
 from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.pipes.base.upstream import upstream
@@ -285,7 +284,7 @@ def _others(then: list[str], now: list[str]) -> str:
     return f"{gone} of them are gone, {new} are new"
 
 
-class PlannedEpochRunner(EpochRunner):
+class PlannedRunner(EpochRunner):
     """Runs epochs of a planned pipe, and tracks the run's position.
 
     Args:
@@ -298,11 +297,11 @@ class PlannedEpochRunner(EpochRunner):
 
     def __init__(
         self,
-        pipe: IterDataPipe[Any],
+        pipe: IterDataPipe[object],
         reader: AISSampleReader,
         how: EngineOptions,
         given: EpochOptions,
-        meeting: RankSetup,
+        meeting: Meeting,
     ) -> None:
         super().__init__(pipe, how, given, meeting)
         if isinstance(given.epoch_steps, str):
@@ -358,7 +357,7 @@ class PlannedEpochRunner(EpochRunner):
         return self._under_way.epoch() if begun is None else self._under_way.run().epoch_of(begun)
 
     @override
-    def settings(self, epoch: int) -> dict[str, Any]:
+    def settings(self, epoch: int) -> dict[str, object]:
         run = self._under_way
         step = run.step if self._loaded else run.begin_of(epoch)
         return super().settings(run.run().epoch_of(step).number) | {
@@ -434,13 +433,13 @@ class PlannedEpochRunner(EpochRunner):
     def saved(self, epoch: int, next_epoch: int, step: int) -> PlanState:
         if self._not_steps is not None and self._begun_at is not None:
             raise StateError.at(
-                f"where this epoch stands is not known: {self._not_steps}",
+                f"the position in this epoch is not known: {self._not_steps}",
                 todo="make one item a step: .batched(n), and below it only stages that give one item for each; or take"
                 " the state between epochs",
             )
         return self._under_way.state()
 
     @override
-    def load(self, state: Any, allow: Collection[str]) -> None:
+    def load(self, state: object, allow: Collection[str]) -> None:
         self._under_way.load(check_plan_state(state), allow)
         self._loaded, self._begun_at = True, None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from torchdata_ais._util.world import World, WorldOptions
 from torchdata_ais.errors import AISError, UsageError
@@ -37,7 +36,9 @@ class JobErrors:
         limited: Whether any stage has such a limit.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any], reports: Callable[[], list[Report]], processes: int) -> None:
+    def __init__(
+        self, pipe: IterDataPipe[object], reports: Callable[[], list[Report]], processes: int
+    ) -> None:
         self._processes = processes
         stages = list(upstream(pipe))[::-1]
         found = [(number, _share_of(stage)) for number, stage in enumerate(stages)]
@@ -115,7 +116,7 @@ def _stats_of(number: int, reports: list[Report]) -> list[StageStats]:
     return [report.stages[number].stats for report in reports if number < len(report.stages)]
 
 
-def _share_of(stage: IterDataPipe[Any]) -> ErrorPolicy | None:
+def _share_of(stage: IterDataPipe[object]) -> ErrorPolicy | None:
     policy = stage.error_policy() if isinstance(stage, Pipe) else None
     return policy if policy is not None and policy.is_share else None
 
@@ -181,12 +182,12 @@ class RankSetup:
         if self._presence is not None:
             self._presence.failed(error)
 
-    def join(self, pipe: IterDataPipe[Any], passes: EpochRunner, epoch: int) -> None:
+    def join(self, pipe: IterDataPipe[object], runner: EpochRunner, epoch: int) -> None:
         """List the sources of `pipe` and meet the other ranks, the first time.
 
         Args:
             pipe: The last stage.
-            passes: The epoch runner.
+            runner: The epoch runner.
             epoch: The epoch that starts, if nothing else is under way.
         """
         if self.listing is None:
@@ -194,24 +195,24 @@ class RankSetup:
             world, timeout_s = self._options.find(), self._options.rank_timeout_s
             try:
                 if world.size > 1:
-                    passes.check(world)
-                settings = passes.settings(epoch)
+                    runner.check(world)
+                settings = runner.settings(epoch)
             except Exception as error:
                 end_together(world, error, timeout_s)
                 raise
             self.listing, self.ranks = begin_together(pipe, world, settings, timeout_s)
             self._world = world
-            wait_for_turn(world, passes.workers, self._options.start_spread_s, self.ranks)
+            wait_for_turn(world, runner.workers, self._options.start_spread_s, self.ranks)
             every = self._options.replica_check
-            processes = world.size * passes.workers
-            errors = JobErrors(pipe, passes.reports, processes)
+            processes = world.size * runner.workers
+            errors = JobErrors(pipe, runner.reports, processes)
             if errors.limited and processes > 1:
                 self.errors = errors
             if self.ranks is not None:
                 if world.processes and every is not None:
                     self.replicas = Replicas(self.ranks, world, every)
                 self.counts = JobCounts(self.ranks, errors.counted, self.replicas)
-            passes.look_at()
+            runner.warn_after_listing()
 
     def close(self) -> None:
         """Leave."""

@@ -92,7 +92,7 @@ class SampleDataset(Dataset[Any]):
         self._safety = safety or Safety()
         self._cache = cache
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> object:
         return {**vars(self), "transform": sendable(self.transform)}
 
     def __setstate__(self, state: Any) -> None:

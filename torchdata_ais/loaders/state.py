@@ -51,7 +51,7 @@ def merge_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     if not isinstance(states, Iterable):
         raise StateError.at(
-            f"this is no list of states, but of type {type(states).__name__}",
+            f"expected a list of states, got an item of type {type(states).__name__}",
             todo="pass the state_dict() of every rank in a list",
         )
     states = list(states)
@@ -88,7 +88,7 @@ def _check_belongs(first: StreamState, part: StreamState) -> None:
         )
 
 
-def check_state(state: Any, stages: list[str]) -> StreamState | MergedState:
+def check_state(state: object, stages: list[str]) -> StreamState | MergedState:
     """Return `state`, validated and decoded.
 
     Args:
@@ -110,7 +110,7 @@ def check_state(state: Any, stages: list[str]) -> StreamState | MergedState:
     return checked
 
 
-def check_single(state: Any, stages: list[str]) -> StreamState:
+def check_single(state: object, stages: list[str]) -> StreamState:
     """Return `check_state`, to resume one instance alone.
 
     Raises:
@@ -125,7 +125,7 @@ def check_single(state: Any, stages: list[str]) -> StreamState:
     return single
 
 
-def check_plan_state(state: Any) -> PlanState:
+def check_plan_state(state: object) -> PlanState:
     """Return the state of a pipe that reads by index.
 
     Raises:
@@ -144,7 +144,7 @@ def check_plan_state(state: Any) -> PlanState:
     return found
 
 
-def check_worker_plan(state: Any) -> WorkerPlanState:
+def check_worker_plan(state: object) -> WorkerPlanState:
     """Return the state of one worker of a dataset that reads by index.
 
     Raises:
@@ -161,7 +161,7 @@ def check_worker_plan(state: Any) -> WorkerPlanState:
     return found
 
 
-def check_same(what: str, then: Any, now: Any, todo: str) -> None:
+def check_same(what: str, then: object, now: object, todo: str) -> None:
     """Raise `StateError` if a property of a run has changed."""
     if then != now:
         raise StateError.at(f"{what} was {then!r} when the state was taken, and is {now!r}", todo=todo)
@@ -214,20 +214,26 @@ def plans_for(
             replace(fresh, instance=own[turn], state=pack(mine.instances[turn]), digests=digests)
             for turn in turns
         ]
-    there = {part.rank for part in parts}
-    if len(there) != first.ranks:
-        # A state may claim any number of ranks: only the first missing ones are named.
-        missing = list(islice((one for one in count() if one not in there), min(8, first.ranks - len(there))))
-        raise StateError.at(
-            f"the state is of {first.ranks} ranks and lacks those of {missing}; now there are {ranks} ranks with"
-            f" {workers} workers",
-            todo="gather the state_dict() of all ranks and pass merge_states([...])",
-        )
-    left = [instance for part in parts for instance in part.instances or ()]
+    _check_complete(parts, ranks, workers)
+    saved = [instance for part in parts for instance in part.instances or ()]
     return [
-        replace(fresh, instance=instance, state=pack(SharedState(left, instance, number)), digests=digests)
+        replace(fresh, instance=instance, state=pack(SharedState(saved, instance, number)), digests=digests)
         for instance in own
     ]
+
+
+def _check_complete(parts: Sequence[StreamState], ranks: int, workers: int) -> None:
+    """Raise if states of ranks are missing that another topology needs."""
+    expected, present = parts[0].ranks, {part.rank for part in parts}
+    if len(present) == expected:
+        return
+    # A state may claim any number of ranks: only the first missing ones are named.
+    missing = list(islice((rank for rank in count() if rank not in present), min(8, expected - len(present))))
+    raise StateError.at(
+        f"the state is of {expected} ranks and lacks those of {missing}; now there are {ranks} ranks with"
+        f" {workers} workers",
+        todo="gather the state_dict() of all ranks and pass merge_states([...])",
+    )
 
 
 def state_to_json(state: dict[str, Any]) -> dict[str, Any]:
@@ -250,7 +256,7 @@ def state_from_json(state: dict[str, Any]) -> dict[str, Any]:
     return to_plain(from_plain(state))
 
 
-def state_dict(pipe: IterDataPipe[Any]) -> dict[str, Any]:
+def state_dict(pipe: IterDataPipe[object]) -> dict[str, Any]:
     """Return the position of `pipe`, after the item received last.
 
     Args:
@@ -278,7 +284,7 @@ def state_dict(pipe: IterDataPipe[Any]) -> dict[str, Any]:
     return to_plain(state)
 
 
-def load_state_dict(pipe: IterDataPipe[Any], state: dict[str, Any]) -> None:
+def load_state_dict(pipe: IterDataPipe[object], state: dict[str, Any]) -> None:
     """Make the next iteration of `pipe` resume at `state`.
 
     The ones after it are whole epochs again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Collection, Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from typing_extensions import override
@@ -15,7 +15,7 @@ from torchdata_ais._util.world import World
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, InProcessEngine, Step
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, another_epoch
-from torchdata_ais.loaders.rank_setup import RankSetup
+from torchdata_ais.loaders.rank_setup import Meeting
 from torchdata_ais.loaders.state import check_state, plans_for
 from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.pipes.base.upstream import is_sharding, upstream
@@ -25,7 +25,7 @@ from torchdata_ais.state import MergedState, StreamState, unpack
 _log = logging.getLogger("torchdata_ais")
 
 
-class StreamEpochRunner(EpochRunner):
+class StreamRunner(EpochRunner):
     """Runs epochs of a stream, and tracks each worker's position.
 
     An epoch is one pass, which each rank ends by itself.
@@ -44,7 +44,7 @@ class StreamEpochRunner(EpochRunner):
     ahead: ClassVar[bool] = False
 
     def __init__(
-        self, pipe: IterDataPipe[Any], how: EngineOptions, given: EpochOptions, meeting: RankSetup
+        self, pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: Meeting
     ) -> None:
         super().__init__(pipe, how, given, meeting)
         self._epoch_steps = given.epoch_steps
@@ -95,7 +95,7 @@ class StreamEpochRunner(EpochRunner):
         return step if self._resume is None else self._resume.parts[0].step
 
     @override
-    def settings(self, epoch: int) -> dict[str, Any]:
+    def settings(self, epoch: int) -> dict[str, object]:
         more = {"epoch_steps": self._epoch_steps, "num_workers": self._how.num_workers}
         return super().settings(epoch if self._resume is None else self._resume.parts[0].user_epoch) | more
 
@@ -110,7 +110,7 @@ class StreamEpochRunner(EpochRunner):
             )
 
     @override
-    def look_at(self) -> None:
+    def warn_after_listing(self) -> None:
         workers = self.workers * self.meeting.world.size
         shards = 0 if self.meeting.listing is None else self.meeting.listing.shards
         if 0 < shards < workers:
@@ -147,7 +147,7 @@ class StreamEpochRunner(EpochRunner):
         if resume is not None:
             plans = plans_for(resume, world.rank, world.size, self.workers, self.meeting.digest)
         self._turn = 0
-        self._instances = [plan.not_begun() for plan in plans]
+        self._instances = [plan.initial_state() for plan in plans]
         self._has_given = False
         return self._watched(plans)
 
@@ -193,7 +193,7 @@ class StreamEpochRunner(EpochRunner):
         )
 
     @override
-    def load(self, state: Any, allow: Collection[str]) -> None:
+    def load(self, state: object, allow: Collection[str]) -> None:
         if self._no_state is not None:
             raise self._no_state
         self._resume = check_state(state, self._stages)

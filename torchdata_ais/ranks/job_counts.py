@@ -74,7 +74,7 @@ class Replicas:
         self._heard = b""
         self._other: _Told | None = None
 
-    def note(self, step: int, batch: Any) -> None:
+    def note(self, step: int, batch: object) -> None:
         """Note the batch of a global step, if it is its turn; sends no request."""
         if step % self._every:
             return
@@ -125,7 +125,7 @@ class Replicas:
         )
 
 
-def batch_digest(batch: Any) -> str:
+def batch_digest(batch: object) -> str:
     """Return 16 hexadecimal digits of a batch, of tensors by their bytes.
 
     Example:
@@ -138,7 +138,7 @@ def batch_digest(batch: Any) -> str:
     return state.hexdigest()
 
 
-def _add(state: Any, item: Any) -> None:
+def _add(state: Any, item: object) -> None:
     if isinstance(item, torch.Tensor):
         state.update(f"{item.dtype}{tuple(item.shape)}".encode())
         state.update(item.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())

@@ -89,7 +89,7 @@ class Listing:
         return self
 
     @contextlib.contextmanager
-    def on(self, pipe: IterDataPipe[Any]) -> Iterator[None]:
+    def on(self, pipe: IterDataPipe[object]) -> Iterator[None]:
         """Make the listers of `pipe` yield this listing while the context lasts.
 
         Long lists of URLs in it are packed.
@@ -104,7 +104,7 @@ class Listing:
             for wrapper, items in wrappers:
                 wrapper.iterable = items
 
-    def give(self, pipe: IterDataPipe[Any]) -> None:
+    def give(self, pipe: IterDataPipe[object]) -> None:
         """Make the listers of `pipe`, or of a copy, yield this listing."""
         for lister, given in zip(_listers(pipe), self._given, strict=True):
             lister.give(*given)
@@ -113,7 +113,7 @@ class Listing:
                 wrapper.iterable = packed
 
 
-def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) -> Listing:
+def list_pipe(pipe: IterDataPipe[object], theirs: Sequence[Table] | None = None) -> Listing:
     """Return the rows of the sources of `pipe`.
 
     Args:
@@ -150,7 +150,7 @@ def list_pipe(pipe: IterDataPipe[Any], theirs: Sequence[Table] | None = None) ->
     return Listing(tables, endpoints, lists)
 
 
-def compare_indexes(pipe: IterDataPipe[Any]) -> None:
+def compare_indexes(pipe: IterDataPipe[object]) -> None:
     """Compare unverified indexes of `pipe` with what is stored.
 
     They were not proved by reading. One rank compares for all.
@@ -160,7 +160,7 @@ def compare_indexes(pipe: IterDataPipe[Any]) -> None:
             stage.compare_with_listing()
 
 
-def _list(lister: AISSourceLister, sources: Sequence[Any] | None, number: int) -> tuple[str | None, Table]:
+def _list(lister: AISSourceLister, sources: Sequence[object] | None, number: int) -> tuple[str | None, Table]:
     found = lister.list_sources(sources)
     table = Table(f"the listing of source {number}", listed=True)
     table.parts = [(key, len(urls)) for key, urls in found.items()]
@@ -174,11 +174,11 @@ def _list(lister: AISSourceLister, sources: Sequence[Any] | None, number: int) -
     return endpoint, table
 
 
-def _listers(pipe: IterDataPipe[Any]) -> list[AISSourceLister]:
+def _listers(pipe: IterDataPipe[object]) -> list[AISSourceLister]:
     return [stage for stage in upstream(pipe) if isinstance(stage, AISSourceLister)]
 
 
-def _lists_read(pipe: IterDataPipe[Any]) -> list[Any]:
+def _lists_read(pipe: IterDataPipe[object]) -> list[Any]:
     """Return the pipes over shard lists that a stage reads directly.
 
     Nothing between them looks at items.
@@ -192,7 +192,7 @@ def _lists_read(pipe: IterDataPipe[Any]) -> list[Any]:
     return [source for source in found if type(source) is IterableWrapper]
 
 
-def _behind_order(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
+def _behind_order(pipe: IterDataPipe[object]) -> IterDataPipe[object]:
     while type(pipe) in (ShardingFilter, CoreShuffler, SharedSeed):
         pipe = parents(pipe)[0]
     return pipe
@@ -213,11 +213,11 @@ def _row_of(url: str) -> Row:
     return url, None, None, None
 
 
-def _sources(pipe: IterDataPipe[Any]) -> list[IterDataPipe[Any]]:
+def _sources(pipe: IterDataPipe[object]) -> list[IterDataPipe[object]]:
     return [stage for stage in upstream(pipe) if isinstance(stage, AISSourceLister) or not parents(stage)]
 
 
-def _items(pipe: IterDataPipe[Any]) -> Sequence[Any] | None:
+def _items(pipe: IterDataPipe[object]) -> Sequence[Any] | None:
     """Return all items of a pipe for all workers together.
 
     None where that cannot be known without iterating it.
@@ -228,7 +228,7 @@ def _items(pipe: IterDataPipe[Any]) -> Sequence[Any] | None:
     return None
 
 
-def _text(item: Any) -> str:
+def _text(item: object) -> str:
     """Return the text of an item of a shard list, if equal in every process."""
     if isinstance(item, Mapping) and isinstance(item.get("url"), str):
         item = item["url"]
@@ -290,7 +290,7 @@ os.register_at_fork(
 )
 
 
-def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
+def shard_instance(pipe: IterDataPipe[object], number: int, instance: int) -> None:
     """Make `pipe` the `instance`-th of `number` in this process.
 
     Splits of another loader are removed from its sharding filters first: torch refuses to mix kinds of splits.
@@ -306,7 +306,7 @@ def shard_instance(pipe: IterDataPipe[Any], number: int, instance: int) -> None:
             apply_sharding(pipe, number, instance, SHARDING_PRIORITIES.DISTRIBUTED)
 
 
-def number_ranks_first(stages: Iterable[Any]) -> None:
+def number_ranks_first(stages: Iterable[object]) -> None:
     """Number the filter instances split over ranks and workers, ranks first.
 
     torch numbers the workers of rank 0 first: with 6 shards over 2 ranks of 2 workers rank 0 would get 4 of them.

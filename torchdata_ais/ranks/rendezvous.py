@@ -64,7 +64,7 @@ class _Summary(msgspec.Struct):
     buckets: bytes
 
 
-class _Hello(msgspec.Struct):
+class _LeaderTables(msgspec.Struct):
     """Message of rank 0."""
 
     tables: list[Table] | None = None
@@ -81,12 +81,12 @@ class _Answer(msgspec.Struct):
 
 
 # Made here and not with the first use: loaders may begin in several threads at once, which msgspec does not bear.
-_hello = msgspec.msgpack.Decoder(_Hello)
+_leader_tables = msgspec.msgpack.Decoder(_LeaderTables)
 _answer = msgspec.msgpack.Decoder(_Answer)
 
 
 def begin_together(
-    pipe: IterDataPipe[Any], world: World, settings: dict[str, Any], timeout_s: float
+    pipe: IterDataPipe[object], world: World, settings: dict[str, object], timeout_s: float
 ) -> tuple[Listing, Ranks | None]:
     """List the sources of `pipe`, the same on all ranks.
 
@@ -157,14 +157,14 @@ class _Refused(Exception):  # noqa: N818 - carries the error that all ranks rais
         self.error = error
 
 
-def _lead(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
+def _lead(ranks: Ranks, pipe: IterDataPipe[object], told: list[Table]) -> Listing:
     """Begin as rank 0."""
     compare_indexes(pipe)
     listing = list_pipe(pipe)
     tables = [*told, *listing.tables]
-    hello = _packed(_Hello(tables=tables))
+    hello = _packed(_LeaderTables(tables=tables))
     if len(hello) > SHARED_BYTES:
-        hello = _packed(_Hello(summaries=[_summary(table) for table in tables]))
+        hello = _packed(_LeaderTables(summaries=[_summary(table) for table in tables]))
     ranks.tell("data", hello)
     answers = ranks.hear({rank: f"answer/{rank}" for rank in range(1, ranks.world_size)})
     ranks.tell("data", b"")  # no rank reads it any more, and it may be large
@@ -187,13 +187,13 @@ def _lead(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
             texts.append(f"rank {rank} differs from rank 0 in {'; in '.join(found)}")
     verdict = {"changed": changed, "texts": texts[:_SHOWN], "more": max(0, len(texts) - _SHOWN)}
     ranks.tell("verdict", json.dumps(verdict))
-    _handle(verdict)
+    _raise_verdict(verdict)
     return listing
 
 
-def _follow(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing:
+def _follow(ranks: Ranks, pipe: IterDataPipe[object], told: list[Table]) -> Listing:
     """Begin as another rank."""
-    hello = _hello.decode(zlib.decompress(ranks.hear({0: "data"})[0]))
+    hello = _leader_tables.decode(zlib.decompress(ranks.hear({0: "data"})[0]))
     listing = list_pipe(pipe, hello.tables)
     ours = [*told, *listing.tables]
     answer = _Answer()
@@ -213,11 +213,11 @@ def _follow(ranks: Ranks, pipe: IterDataPipe[Any], told: list[Table]) -> Listing
     if len(theirs) != len(ours) and not answer.texts:
         answer.texts.append(f"the number of sources: {len(theirs) - 2} on rank 0, {len(ours) - 2} here")
     ranks.tell(f"answer/{ranks.rank}", _packed(answer))
-    _handle(json.loads(ranks.hear({0: "verdict"})[0]))
+    _raise_verdict(json.loads(ranks.hear({0: "verdict"})[0]))
     return listing
 
 
-def _handle(verdict: dict[str, Any]) -> None:
+def _raise_verdict(verdict: dict[str, Any]) -> None:
     """Raise the difference that rank 0 has found, if any."""
     if not verdict["texts"]:
         return
@@ -227,7 +227,7 @@ def _handle(verdict: dict[str, Any]) -> None:
         raise _Refused(
             ObjectChangedError.at(
                 f"the ranks have listed different objects: {texts}",
-                todo="begin anew when nothing writes to the bucket, or name the shards with a template "
+                todo="start again when nothing writes to the bucket, or name the shards with a template "
                 "(ais://bucket/s-{000..099}.tar), which needs no listing",
             )
         )
@@ -239,7 +239,7 @@ def _handle(verdict: dict[str, Any]) -> None:
     )
 
 
-def _stages(pipe: IterDataPipe[Any]) -> Table:
+def _stages(pipe: IterDataPipe[object]) -> Table:
     names = [getattr(stage, "functional_name", "") or type(stage).__name__ for stage in upstream(pipe)]
     return Table("the stages", rows_of(names))
 

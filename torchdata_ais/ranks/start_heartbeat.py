@@ -226,7 +226,7 @@ class WaitedFor:
         """Raise if a rank that has made its loader has been silent for too long."""
         silent_s = self._since(rank, sign)
         if silent_s > UNHEARD_S:
-            when = "it had made its loader and not begun it"
+            when = "it had made its loader and not started it"
             raise self._dead(rank, sign.split(" ", 2)[2], silent_s, when)
 
     def _since(self, rank: int, sign: str) -> float:

@@ -4,7 +4,7 @@ This package does not import torchdata.
 ::
 
     pool          the worker processes of one loader: start, reset, take items, pause, stop, query
-    process       one of them in the main process: its messages, its end, and its start arguments (`Job`, `Part`)
+    process       one of them in the main process: its messages, its end, start arguments (`ProcessConfig`, `PipePart`)
     producer      the loop of a worker: iterate the pipe, send items in turn to consumers with credit
     heartbeat     detection of stopped processes and of items that take too long
     channel       messages over a socket pair, never blocking without watching the other side

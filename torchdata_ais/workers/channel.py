@@ -112,7 +112,7 @@ class Channel:
         """Return the descriptor to wait on; -1 once closed."""
         return self._sock.fileno()
 
-    def post(self, kind: Kind, epoch: int = 0, value: int = 0, load: Any = None) -> None:
+    def post(self, kind: Kind, epoch: int = 0, value: int = 0, load: object = None) -> None:
         """Pickle `load`, if it is not None, and send. See `send`."""
         self.send(kind, epoch, value, Packed() if load is None else pack(load))
 

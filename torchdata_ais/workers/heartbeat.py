@@ -58,7 +58,7 @@ _STATES = {
 logger = logging.getLogger("torchdata_ais")
 
 
-class Pulse:
+class Heartbeat:
     """A counter in shared memory, made here and advanced in the worker.
 
     Args:
@@ -101,7 +101,7 @@ class Patience:
     worker: int | None
     pid: int | None
     stall_after: float | None
-    pulse: Pulse | None
+    pulse: Heartbeat | None
     silent_s: float = field(default=0.0, init=False)
     _beats: int = field(default=0, init=False)
     _told: bool = field(default=False, init=False)
@@ -145,7 +145,7 @@ class Patience:
         todo = (
             f"`kill -CONT {self.pid}` lets it go on; look for who stopped it: a debugger, a paused container"
             if state in ("T", "t")
-            else f"`py-spy dump --pid {self.pid}` shows where it stands; or raise stall_after="
+            else f"`py-spy dump --pid {self.pid}` shows its stack; or raise stall_after="
         )
         return StallError.at(
             f"{self.name} (pid {self.pid}) gave no sign of life for {self.silent_s:g} s{how}",
@@ -183,7 +183,7 @@ class Watchdog:
     process: str
     worker: int | None
     fail: Callable[[StallError], None] | None
-    pipe: IterDataPipe[Any] | None = None
+    pipe: IterDataPipe[object] | None = None
     _begun: int = field(default=0, init=False)
     _ended: int = field(default=0, init=False)
 
@@ -240,7 +240,7 @@ class Watchdog:
     def _error(self, frame: FrameType | None) -> StallError:
         stage, place = where(self.pipe, frame)
         return StallError.at(
-            f"{self.process} made no item for {self.seconds:g} s; it stands in {stage}",
+            f"{self.process} made no item for {self.seconds:g} s; it is in {stage}",
             todo="the log of that process has the stacks of its threads; look at that object and that function, or "
             "raise stall_after=",
             worker=self.worker,
@@ -248,7 +248,7 @@ class Watchdog:
         )
 
 
-def where(pipe: IterDataPipe[Any] | None, frame: FrameType | None) -> tuple[str, dict[str, Any]]:
+def where(pipe: IterDataPipe[object] | None, frame: FrameType | None) -> tuple[str, dict[str, Any]]:
     """Return the stage of a thread, and the object or sample in progress.
 
     Args:

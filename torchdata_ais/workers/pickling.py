@@ -79,7 +79,7 @@ class Packed(NamedTuple):
         self.close()
 
 
-def pack(value: Any, lender: Lender | None = None) -> Packed:
+def pack(value: object, lender: Lender | None = None) -> Packed:
     """Turn `value` into bytes and descriptors.
 
     Args:
@@ -268,7 +268,7 @@ class Failure:
     cause: str
     trace: str
     notes: tuple[str, ...]
-    parts: tuple[str, str, dict[str, Any]] | None
+    parts: tuple[str, str, dict[str, object]] | None
     pickled_type: bytes
 
     @classmethod

@@ -22,11 +22,11 @@ from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
 from torchdata_ais.observe.diagnosis.worker_queries import Asked, ask_all, ask_records
 from torchdata_ais.ranks.group import Ranks
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
-from torchdata_ais.workers.heartbeat import Pulse
+from torchdata_ais.workers.heartbeat import Heartbeat
 from torchdata_ais.workers.memory import forget_all, give_back_done
 from torchdata_ais.workers.pickling import Packed, pack
-from torchdata_ais.workers.process import DISPATCHER, Job, Peer, stop
-from torchdata_ais.workers.producer import run_job
+from torchdata_ais.workers.process import DISPATCHER, Peer, ProcessConfig, stop
+from torchdata_ais.workers.producer import run_process
 
 
 class YieldingLock:
@@ -118,7 +118,7 @@ class WorkerReports:
         return True
 
     def doing(self) -> list[ProcessPart]:
-        """Return the current activity of workers started with `Job.records`.
+        """Return the current activity of workers started with `ProcessConfig.records`.
 
         After their end: their activity when an error came.
         """
@@ -211,44 +211,44 @@ class Pool:
         """The running processes, workers first."""
         return [peer.process for peer in self._peers]
 
-    def launch(self, job: Job) -> None:
+    def launch(self, config: ProcessConfig) -> None:
         """Start one process.
 
-        The job's `control` is made here, its other sockets are closed here afterwards.
+        The config's `control` is made here, its other sockets are closed here afterwards.
         """
         channel, theirs = Channel.pair()
-        job.control = theirs
-        job.pulse = None if job.stall_after is None else Pulse(job.stall_after)
-        peer = Peer(job.name, job.worker_id, channel)
-        if job.records:
-            ours, job.flight = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        config.control = theirs
+        config.pulse = None if config.stall_after is None else Heartbeat(config.stall_after)
+        peer = Peer(config.name, config.worker_id, channel)
+        if config.records:
+            ours, config.flight = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             peer.flight = Asked(ours)
         self._peers.append(peer)
-        if job.worker_id == DISPATCHER:
+        if config.worker_id == DISPATCHER:
             self._dispatcher = peer
         else:
             self._workers.append(peer)
         try:
-            process = self._context.Process(target=run_job, args=(job,), daemon=True, name=job.name)
+            process = self._context.Process(target=run_process, args=(config,), daemon=True, name=config.name)
             with holding_signals():
-                peer.start(process, job.stall_after, job.pulse)
+                peer.start(process, config.stall_after, config.pulse)
         except (ConnectionError, EOFError) as error:
             raise WorkerDiedError.at(
-                f"{job.name} ended while it was being started",
+                f"{config.name} ended while it was being started",
                 todo="its own output above may say why",
-                worker=job.worker_id,
+                worker=config.worker_id,
             ) from error
         finally:
-            for sock in (theirs, job.source, job.flight, *job.outlets):
+            for sock in (theirs, config.source, config.flight, *config.consumers):
                 if sock is not None:
                     sock.close()
         self._turn_lock.watch(peer.life)
 
-    def reset(self, loads: Sequence[Any], dispatched_load: Any = None) -> None:
+    def reset(self, loads: Sequence[Any], dispatched_load: object = None) -> None:
         """Start an epoch: items under way of the last one are dropped.
 
         Args:
-            loads: The argument of `Part.begin` of each worker.
+            loads: The argument of `PipePart.begin` of each worker.
             dispatched_load: And that of the dispatching process.
         """
         self._epoch += 1
@@ -295,7 +295,7 @@ class Pool:
             kinds = (Kind.ITEM, Kind.TAGGED)
             return any(message.kind in kinds and message.epoch == self._epoch for message in worker.inbox)
 
-    def order(self, kind: Kind, *load: Any) -> None:
+    def order(self, kind: Kind, *load: object) -> None:
         """Make every process pause, resume or limit its pipes; wait for all.
 
         Workers stop before the process that feeds them, and continue after it.
@@ -398,7 +398,7 @@ class Pool:
             value, self.last_extras[worker.worker_id] = value
         return value
 
-    def _post(self, peer: Peer, kind: Kind, load: Any) -> None:
+    def _post(self, peer: Peer, kind: Kind, load: object) -> None:
         try:
             peer.channel.send(kind, self._epoch, self._window, pack(load), partial(_goes_on, peer))
         except HungUpError:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from torchdata_ais._util.process_end import safe_context
 from torchdata_ais.errors import LoaderError, StallError, UsageError, WorkerDiedError
 from torchdata_ais.observe.diagnosis.worker_queries import Asked
 from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
-from torchdata_ais.workers.heartbeat import Patience, Pulse
+from torchdata_ais.workers.heartbeat import Heartbeat, Patience
 
 _GRACE_S = 2.0
 """Time for a process to end after a request: for the item under way."""
@@ -70,7 +70,7 @@ class Peer:
         """Address that answers queries about its activity."""
         self._patience: Patience
 
-    def start(self, process: BaseProcess, stall_after: float | None, pulse: Pulse | None) -> None:
+    def start(self, process: BaseProcess, stall_after: float | None, pulse: Heartbeat | None) -> None:
         """Start the process and watch it.
 
         See `Patience` for the time limits of its silence.
@@ -202,7 +202,11 @@ def _wait_for(peers: Sequence[Peer], seconds: float) -> None:
         wait([peer.life], max(0.0, deadline - time.monotonic()))
 
 
-def start_context(method: str | None, preload: str) -> Any:
+StartMethod = Literal["fork", "spawn", "forkserver"]
+"""Start methods of worker processes."""
+
+
+def start_context(method: StartMethod | None, preload: str) -> Any:
     """Return the context to start workers in.
 
     A fork server of it imports torch once for all of them. The user's preloaded modules stay.
@@ -225,7 +229,7 @@ DISPATCHER = -1
 """The number of the dispatching process among the workers."""
 
 
-class Part(Protocol):
+class PipePart(Protocol):
     """The part of a pipe that one process runs, and its setup there.
 
     It travels by pickle.
@@ -248,14 +252,14 @@ class Part(Protocol):
 
 
 @dataclass
-class Job:
+class ProcessConfig:
     """Start arguments of a process.
 
     Attributes:
         part: The part that it runs.
         worker_id: Its number, or `DISPATCHER`.
         source: A worker's connection to the dispatching process, if there is one.
-        outlets: The dispatching process's connections to the workers, in order.
+        consumers: The dispatching process's connections to the workers, in order.
         stall_after: Seconds an item, or a function of the user, may take; None is for ever.
         records: Whether to note a record a batch.
         flight: With `records`, the address for queries about its activity; made at launch.
@@ -264,14 +268,14 @@ class Job:
         main_pid: The process to live and die with.
     """
 
-    part: Part
+    part: PipePart
     worker_id: int
     source: socket.socket | None = None
-    outlets: list[socket.socket] = field(default_factory=list)
+    consumers: list[socket.socket] = field(default_factory=list)
     stall_after: float | None = None
     records: bool = False
     flight: socket.socket | None = None
-    pulse: Pulse | None = None
+    pulse: Heartbeat | None = None
     control: socket.socket | None = None
     main_pid: int = field(default_factory=os.getpid)
 
@@ -297,7 +301,7 @@ class _Live(IterDataPipe[Any]):
 
     _live: Any = None
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> object:
         state = {name: value for name, value in self.__dict__.items() if name != "_live"}
         hook = IterDataPipe.getstate_hook
         return state if hook is None else hook(state)

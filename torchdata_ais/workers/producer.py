@@ -33,7 +33,7 @@ from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.workers.heartbeat import Watchdog
 from torchdata_ais.workers.memory import Lender
 from torchdata_ais.workers.pickling import Failure, Packed, pack
-from torchdata_ais.workers.process import DISPATCHER, Dispatched, Job
+from torchdata_ais.workers.process import DISPATCHER, Dispatched, ProcessConfig
 
 
 class Consumer:
@@ -65,9 +65,9 @@ class Consumer:
         self._epoch, self._credit, self._done = epoch, credit, False
         early, self._early = self._early, []
         for message in early:
-            self.hear(message)
+            self.receive(message)
 
-    def hear(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         """Take credit, or notice that no more items are wanted."""
         if message.epoch > self._epoch:  # the worker knows of the new epoch before us
             self._early.append(message)
@@ -161,7 +161,7 @@ def ended(report: Report) -> Report:
 class EpochListener(Protocol):
     """A pipe that receives each epoch's number before its first item."""
 
-    def _ais_reset(self, *, epoch: int, extras: Any) -> None:
+    def _ais_reset(self, *, epoch: int, extras: object) -> None:
         """Receive the number of the epoch, and the data for this worker."""
 
 
@@ -169,11 +169,11 @@ class EpochListener(Protocol):
 class EnvelopeSender(Protocol):
     """A pipe that sends data with its items as the last one of a worker."""
 
-    def _ais_envelope(self) -> Any:
+    def _ais_envelope(self) -> object:
         """Return the data for the item just made, or after the last; None: none."""
 
 
-def tell_pipes(pipes: Iterable[Any], epoch: int, extras: Any) -> None:
+def notify_pipes(pipes: Iterable[object], epoch: int, extras: object) -> None:
     """Notify the pipes that are epoch listeners."""
     for pipe in pipes:
         if isinstance(pipe, EpochListener):
@@ -192,9 +192,9 @@ class Producer:
 
     Args:
         pipe: The pipe to iterate, if an epoch starts with no other.
-        job: Handles the start of an epoch and pauses, and has the process's name for errors.
+        config: Handles the start of an epoch and pauses, and has the process's name for errors.
         control: The channel that gives orders; its end ends the process.
-        outlets: The consumers of the items, round robin. A worker's only outlet is the control channel.
+        consumers: The consumers of the items, round robin. A worker's only consumer is the control channel.
         sources: The pipes of the graph that read from the dispatching process.
         watchdog: Watches the time an item takes.
 
@@ -205,20 +205,20 @@ class Producer:
     def __init__(
         self,
         pipe: Any,
-        job: Job,
+        config: ProcessConfig,
         control: Channel,
-        outlets: list[Consumer],
+        consumers: list[Consumer],
         sources: Sequence[Dispatched],
         watchdog: Watchdog,
     ) -> None:
         self._pipe = pipe
-        self._part = job.part
+        self._part = config.part
         self._control = control
-        self._outlets = outlets
-        self._name = job.name
+        self._consumers = consumers
+        self._name = config.name
         self._sources = sources
         self._watchdog = watchdog
-        self._by_fd = {outlet.channel.fileno(): outlet for outlet in outlets}
+        self._by_fd = {consumer.channel.fileno(): consumer for consumer in consumers}
         self._poll = select.poll()
         for fd in {control.fileno(), *self._by_fd}:
             self._poll.register(fd, select.POLLIN)
@@ -226,9 +226,9 @@ class Producer:
         self._turn = 0
         self._paused = False
         self._iterator: Iterator[Any] | None = None
-        self._envelope: Callable[[], Any] | None = None
+        self._envelope: Callable[[], object] | None = None
         self._lender = Lender()
-        self._counts = Counts(pipe, records=job.records) if outlets[0].channel is control else None
+        self._counts = Counts(pipe, records=config.records) if consumers[0].channel is control else None
         self.recorder = None if self._counts is None else self._counts.recorder
 
     def run(self) -> None:
@@ -243,7 +243,7 @@ class Producer:
     def _can_produce(self) -> bool:
         if self._iterator is None or self._paused:
             return False
-        return any(outlet.has_credit for outlet in self._outlets)
+        return any(consumer.has_credit for consumer in self._consumers)
 
     def _listen(self) -> bool:
         """Take in all messages; wait for one when idle. False at the end."""
@@ -251,14 +251,14 @@ class Producer:
             if fd == self._control.fileno():
                 if not _drain(self._control, self._handle):
                     return False
-            elif not _drain(self._by_fd[fd].channel, self._by_fd[fd].hear):
+            elif not _drain(self._by_fd[fd].channel, self._by_fd[fd].receive):
                 self._poll.unregister(fd)
                 self._by_fd[fd].close()
         return True
 
     def _handle(self, message: Message) -> None:
         if message.kind in (Kind.CREDIT, Kind.DONE):
-            self._by_fd[self._control.fileno()].hear(message)
+            self._by_fd[self._control.fileno()].receive(message)
             return
         try:
             if message.kind is Kind.RESET:
@@ -273,9 +273,9 @@ class Producer:
     def _reset(self, message: Message) -> None:
         self._iterator = None
         self._epoch, self._turn = message.epoch, 0
-        for outlet in self._outlets:
-            outlet.begin(message.epoch, message.value)
-            outlet.put(Kind.BEGIN, Packed())
+        for consumer in self._consumers:
+            consumer.begin(message.epoch, message.value)
+            consumer.put(Kind.BEGIN, Packed())
         for source in self._sources:
             source.begin(message.epoch)
         with self._watchdog:
@@ -320,12 +320,12 @@ class Producer:
         except Exception as error:  # noqa: BLE001 - objects can raise anything when pickled
             self._fail(error, f" while pickling an item of type {type(value).__qualname__!r}")
             return
-        self._outlets[self._turn].put(kind, packed)
+        self._consumers[self._turn].put(kind, packed)
         if self._counts is not None:
             self._counts.sending_s += perf_counter() - begin
             self._report()
-        self._turn = (self._turn + 1) % len(self._outlets)
-        if len(self._outlets) > 1 and sum(outlet.held for outlet in self._outlets) > _MAX_HELD:
+        self._turn = (self._turn + 1) % len(self._consumers)
+        if len(self._consumers) > 1 and sum(consumer.held for consumer in self._consumers) > _MAX_HELD:
             self._fail(
                 LoaderError.at(
                     f"{_MAX_HELD} items wait for workers that do not take them, while other workers ask for more",
@@ -340,12 +340,12 @@ class Producer:
             source.finish()
         try:
             extras = self._envelope() if self._envelope is not None else None
-            packed = [Packed() if extras is None else pack(extras) for _ in self._outlets]
+            packed = [Packed() if extras is None else pack(extras) for _ in self._consumers]
         except Exception as error:  # noqa: BLE001 - objects can raise anything when pickled
             self._fail(error, " after the last item")
             return
-        for outlet, last in zip(self._outlets, packed, strict=True):
-            outlet.put(Kind.END, last)
+        for consumer, last in zip(self._consumers, packed, strict=True):
+            consumer.put(Kind.END, last)
 
     def _fail(self, error: BaseException, doing: str = "") -> None:
         if isinstance(error, Exception) and not doing:
@@ -353,13 +353,13 @@ class Producer:
         self._iterator = None
         self._report(now=True)
         failure = Failure.of(error, f"in {self._name}{doing}")
-        for outlet in self._outlets:
-            outlet.put(Kind.FAILED, pack(failure))
+        for consumer in self._consumers:
+            consumer.put(Kind.FAILED, pack(failure))
 
     def _report(self, *, now: bool = False) -> None:
         """Send the pipe's counts, if it is time to."""
         if self._counts is not None and (report := self._counts.take(self._pipe, now=now)) is not None:
-            self._outlets[0].put(Kind.STATS, pack(report))
+            self._consumers[0].put(Kind.STATS, pack(report))
 
 
 def _offer_memory(pipe: Any, memory: Memory) -> None:
@@ -373,11 +373,11 @@ def _offer_memory(pipe: Any, memory: Memory) -> None:
         pipe.use_memory(memory)
 
 
-def _drain(channel: Channel, hear: Callable[[Message], None]) -> bool:
+def _drain(channel: Channel, receive: Callable[[Message], None]) -> bool:
     """Pass on all messages that are here. False if nothing more can come."""
     try:
         while (message := channel.receive()) is not None:
-            hear(message)
+            receive(message)
     except EOFError:
         return False
     return True
@@ -387,19 +387,19 @@ _LINGER_S = 1.0
 """Longest life of an ended process due to the pipe's threads."""
 
 
-def run_job(job: Job) -> None:
+def run_process(config: ProcessConfig) -> None:
     """Run a process to its end: the target of `multiprocessing.Process`."""
     take_no_part_in_signals()
-    end_with(job.main_pid)
-    if job.pulse is not None:
-        job.pulse.begin()
+    end_with(config.main_pid)
+    if config.pulse is not None:
+        config.pulse.begin()
     torch.set_num_threads(1)
     gc.freeze()  # inherited objects are not garbage: a scan would copy the main process's memory page by page
-    assert job.control is not None
-    control = Channel(job.control)
+    assert config.control is not None
+    control = Channel(config.control)
     exit_code = 1
     try:
-        _produce(job, control)
+        _produce(config, control)
         exit_code = 0
     except SystemExit as error:
         exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -407,39 +407,39 @@ def run_job(job: Job) -> None:
     except HungUpError:
         exit_code = 0  # the main process has gone on without us
     except BaseException as error:  # noqa: BLE001 - reported, and then this process ends
-        _tell([control], job, error)
+        _tell([control], config, error)
     finally:
         _end_soon(exit_code)
 
 
-def _produce(job: Job, control: Channel) -> None:
-    pipe = job.part.open()
-    outlets = [Consumer(Channel(sock)) for sock in job.outlets] or [Consumer(control)]
-    answering = None if job.flight is None else Answering(job.flight, job.name)
-    channels = {control, *(outlet.channel for outlet in outlets)}
-    worker = None if job.worker_id == DISPATCHER else job.worker_id
-    watchdog = Watchdog(job.stall_after, job.name, worker, partial(_tell, channels, job), pipe)
+def _produce(config: ProcessConfig, control: Channel) -> None:
+    pipe = config.part.open()
+    consumers = [Consumer(Channel(sock)) for sock in config.consumers] or [Consumer(control)]
+    answering = None if config.flight is None else Answering(config.flight, config.name)
+    channels = {control, *(consumer.channel for consumer in consumers)}
+    worker = None if config.worker_id == DISPATCHER else config.worker_id
+    watchdog = Watchdog(config.stall_after, config.name, worker, partial(_tell, channels, config), pipe)
     try:
         with watchdog.running():
-            sources = _connect(pipe, job.source)
+            sources = _connect(pipe, config.source)
             with watchdog:
-                watchdog.pipe = pipe = job.part.prepare(pipe)
-            producer = Producer(pipe, job, control, outlets, sources, watchdog)
+                watchdog.pipe = pipe = config.part.prepare(pipe)
+            producer = Producer(pipe, config, control, consumers, sources, watchdog)
             if answering is not None:
                 answering.recorder = producer.recorder
             producer.run()
     except SystemExit:
         raise
     except BaseException as error:
-        _tell(channels - {control}, job, error)
+        _tell(channels - {control}, config, error)
         raise
 
 
-def _tell(channels: Iterable[Channel], job: Job, error: BaseException) -> None:
+def _tell(channels: Iterable[Channel], config: ProcessConfig, error: BaseException) -> None:
     """Send the last word of this process, where anybody still reads it."""
     for channel in channels:
         with contextlib.suppress(HungUpError):
-            channel.post(Kind.BROKEN, load=Failure.of(error, f"in {job.name}"))
+            channel.post(Kind.BROKEN, load=Failure.of(error, f"in {config.name}"))
 
 
 def _connect(pipe: Any, sock: socket.socket | None) -> list[Dispatched]:

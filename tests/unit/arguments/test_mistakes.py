@@ -478,7 +478,7 @@ OTHERS: dict[str, Case] = {
     "as_dataset(shuffle=)": case(lambda g: as_dataset(g.pairs, shuffle=True), r"as_dataset\(\) has no option", r"\.shuffle\(\)"),
     "ais_loader of a list": case(lambda g: ais_loader(g.plain), "type list, not a pipe", "AISSourceLister"),
     "start method": case(
-        lambda g: load(g.pairs, 1, multiprocessing_context="forkk"), "'forkk' is no start method", "Use fork"
+        lambda g: load(g.pairs, 1, multiprocessing_context="forkk"), "must be a start method, got 'forkk'", "Use fork"
     ),
     "no source": case(lambda g: AISSourceLister(), "missing a required argument: 'ais_sources'", r"Call list_ais\(ais_sources"),
     "a dash in braces": case(lambda g: first(g.lister("ais://imgs/train-{0-5}.tar")), "no range", r"write \{0\.\.5\}|Write \{0"),
@@ -541,7 +541,7 @@ OTHERS: dict[str, Case] = {
     "ais_loader(device=)": case(lambda g: ais_loader(g.pairs, device="gpu"), "device='gpu' is no device", 'Use "cpu", "cuda"'),
     "pin_memory='yes'": case(lambda g: ais_loader(g.pairs, pin_memory="yes"), "pin_memory='yes'", "Pass True or False"),
     "seed='7'": case(lambda g: ais_loader(g.pairs, seed="7"), "seed='7' is no whole number", "Pass one such as"),
-    "epoch_steps=2.5": case(lambda g: ais_loader(g.pairs, epoch_steps=2.5), "epoch_steps=2.5 is no whole", "number of batches"),
+    "epoch_steps=2.5": case(lambda g: ais_loader(g.pairs, epoch_steps=2.5), "must be a whole number, got 2.5", "number of batches"),
     "decode(size='224')": case(lambda g: g.raw.decode("torchrgb8", size="224"), "size='224'", r"Write size=224"),
     "rename() the wrong way round": case(
         lambda g: load(g.decoded.rename(jpg="image")), "no field 'image'", r'rename\(image="jpg"\): the new name comes first'

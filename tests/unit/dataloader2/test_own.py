@@ -240,7 +240,7 @@ class TestLoader:
         "state", [{}, {"serialized_datapipe": b"no pickle", "reading_service_state": None}, [], None]
     )
     def test_what_is_no_state_is_a_state_error(self, state: Any) -> None:
-        with pytest.raises(StateError, match=r"no state of a DataLoader2"):
+        with pytest.raises(StateError, match=r"Expected a state of a DataLoader2"):
             DataLoader2(None).load_state_dict(state, trust=True)
 
     @pytest.mark.parametrize("kind", [DataLoader2, torchdata_ais.dataloader2.DataLoader2])
@@ -271,14 +271,14 @@ class TestLoader:
     def test_promise_5_a_damaged_state_is_a_state_error_under_every_torchdata(
         self, kind: Any, state: Any
     ) -> None:
-        with pytest.raises(StateError, match=r"no state of a DataLoader2"):
+        with pytest.raises(StateError, match=r"Expected a state of a DataLoader2"):
             kind(None).load_state_dict(state, trust=True)
 
     def test_a_state_cannot_be_loaded_into_a_running_loader(self) -> None:
         loader = DataLoader2(IterableWrapper([1]))
         state = loader.state_dict()
         iter(loader)
-        with pytest.raises(LoaderError, match="begun an epoch"):
+        with pytest.raises(LoaderError, match="started an epoch"):
             loader.load_state_dict(state, trust=True)
 
     def test_the_states_of_services_come_back(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais.errors import UsageError
-from torchdata_ais.loaders.epoch_steps import epoch_runner_class
+from torchdata_ais.loaders.epoch_steps import runner_class
 from torchdata_ais.testing import example_shards
 
 
@@ -71,7 +71,7 @@ def test_a_state_from_any_step_goes_on_in_the_same_order(pipe: Any, steps: Any, 
 @pytest.mark.parametrize("wrong", [0, -1, "longest"])
 def test_what_is_no_number_of_steps_is_refused(wrong: Any) -> None:
     with pytest.raises(UsageError, match="epoch_steps="):
-        epoch_runner_class(wrong)
+        runner_class(wrong)
 
 
 def test_an_unknown_name_is_a_type_error(pipe: Any) -> None:

@@ -529,7 +529,7 @@ def test_what_is_no_list_of_states_is_refused() -> None:
 
 
 def test_instances_that_had_not_begun_are_whole_states_too(urls: list[str]) -> None:
-    fresh = unpack(InstancePlan(1, 2, 0).not_begun())
+    fresh = unpack(InstancePlan(1, 2, 0).initial_state())
     instances = [fresh, SharedState([fresh], 1, 2)]
     state = to_plain(StreamState(stages=stage_names(make_pipe(urls)), workers=2, instances=instances))
     with ais_loader(make_pipe(urls)) as loader:

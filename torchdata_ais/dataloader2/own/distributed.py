@@ -90,7 +90,7 @@ class FullSync(LookingAhead):
     def __iter__(self) -> Iterator[Any]:
         if not (dist.is_available() and dist.is_initialized()):
             raise LoaderError.at(
-                "the ranks of fullsync need torch.distributed, which was not begun",
+                "the ranks of fullsync need torch.distributed, which is not initialized",
                 todo="call torch.distributed.init_process_group(...) first, or leave .fullsync() out",
             )
         if self._group is None:
@@ -117,7 +117,7 @@ class FullSync(LookingAhead):
     def _too_slow(self) -> StallError:
         return StallError.at(
             f"this rank or another one made no item for {self.timeout:g} s",
-            todo="look for the rank that stands still, or raise fullsync(timeout=)",
+            todo="look for the rank that hangs, or raise fullsync(timeout=)",
             rank=dist.get_rank(),
         )
 
@@ -185,7 +185,8 @@ class DistributedReadingService(ReadingServiceInterface):
         """Return this rank's part of the pipe, in step with the others."""
         if not dist.is_initialized():
             raise LoaderError.at(
-                "torch.distributed was not begun", todo="call torch.distributed.init_process_group(...) first"
+                "torch.distributed is not initialized",
+                todo="call torch.distributed.init_process_group(...) first",
             )
         self._rank = dist.get_rank()
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self._timeout))

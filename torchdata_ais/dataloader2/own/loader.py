@@ -119,7 +119,7 @@ def check_trust(trust: bool) -> None:
 def state_error(error: Exception) -> StateError:
     """Return the error to raise from `error`, which a wrong state caused."""
     return StateError.at(
-        f"this is no state of a DataLoader2: {str(error) or 'it has no pipe'}",
+        f"expected a state of a DataLoader2: {str(error) or 'it has no pipe'}",
         todo="pass what DataLoader2.state_dict() returned",
     )
 
@@ -151,7 +151,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         if self.iterator_id != loader.valid_iterator_id:
             loader._end_iteration()
             raise LoaderError.at(
-                "This iterator has been invalidated: the loader has begun another epoch since",
+                "This iterator has been invalidated: the loader has started another epoch since",
                 todo="use one iterator of a DataLoader2 at a time, or a loader for each",
             )
         loader._reset_iter = True
@@ -385,7 +385,7 @@ class DataLoader2(Generic[T_co]):
         """
         check_trust(trust)
         if self._datapipe_iter is not None:
-            raise LoaderError.at("the loader has begun an epoch", todo="load the state into a new loader")
+            raise LoaderError.at("the loader has started an epoch", todo="load the state into a new loader")
         try:
             pipe = extract_wrapper(pickle.loads(state_dict[SERIALIZED_DATAPIPE_KEY_NAME]))  # noqa: S301 - torchdata's
             service_state = state_dict[READING_SERVICE_STATE_KEY_NAME]

@@ -315,7 +315,7 @@ def test_what_is_not_one_item_a_step_has_no_length_and_no_state_within_an_epoch(
         loader.state_dict()
         items = iter(loader)
         next(items)
-        with pytest.raises(ValueError, match="Where this epoch stands is not known"):
+        with pytest.raises(ValueError, match="The position in this epoch is not known"):
             loader.state_dict()
         assert len(list(items)) == TOTAL - 1
         state = loader.state_dict()
