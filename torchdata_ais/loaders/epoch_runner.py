@@ -71,7 +71,7 @@ class EpochRunner:
     """
 
     def __init__(
-        self, pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: Meeting
+        self, pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: RankSetup
     ) -> None:
         self.seed = given.seed
         self.meeting = meeting

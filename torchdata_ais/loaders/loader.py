@@ -25,7 +25,7 @@ from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, StepsN
 from torchdata_ais.loaders.epoch_steps import runner_class
 from torchdata_ais.loaders.observing import KEPT, Observing
 from torchdata_ais.loaders.planned import ALLOWED, PlannedRunner
-from torchdata_ais.loaders.rank_setup import Meeting
+from torchdata_ais.loaders.rank_setup import RankSetup
 from torchdata_ais.loaders.to_device import normalized
 from torchdata_ais.observe.collect import Report
 from torchdata_ais.observe.diagnosis.rank_table import Readiness
@@ -55,7 +55,7 @@ def check_pipe(given: object, name: str) -> None:
 
 
 def runner_of(
-    pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: Meeting
+    pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: RankSetup
 ) -> EpochRunner:
     """Return the epoch runner of `pipe`: by a plan, or as a stream.
 
@@ -233,7 +233,7 @@ class AISLoader:
         normalize: Normalize | None = None,
     ) -> None:
         records = bool(trace) or run_dir is not None
-        self._meeting = Meeting(
+        self._meeting = RankSetup(
             WorldOptions(rank, world_size, store, rank_timeout_s, mesh, group, replica_check, start_spread_s)
         )
         with self._meeting.awaited(self):

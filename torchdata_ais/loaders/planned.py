@@ -13,7 +13,7 @@ from torchdata_ais._util.arguments import check_number, whole_number
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, Step
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, another_epoch
-from torchdata_ais.loaders.rank_setup import Meeting
+from torchdata_ais.loaders.rank_setup import RankSetup
 from torchdata_ais.loaders.state import check_plan_state, check_same
 from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.pipes.base.upstream import upstream
@@ -301,7 +301,7 @@ class PlannedRunner(EpochRunner):
         reader: AISSampleReader,
         how: EngineOptions,
         given: EpochOptions,
-        meeting: Meeting,
+        meeting: RankSetup,
     ) -> None:
         super().__init__(pipe, how, given, meeting)
         if isinstance(given.epoch_steps, str):

@@ -15,7 +15,7 @@ from torchdata_ais._util.world import World
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, InProcessEngine, Step
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, another_epoch
-from torchdata_ais.loaders.rank_setup import Meeting
+from torchdata_ais.loaders.rank_setup import RankSetup
 from torchdata_ais.loaders.state import check_state, plans_for
 from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.pipes.base.upstream import is_sharding, upstream
@@ -44,7 +44,7 @@ class StreamRunner(EpochRunner):
     ahead: ClassVar[bool] = False
 
     def __init__(
-        self, pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: Meeting
+        self, pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: RankSetup
     ) -> None:
         super().__init__(pipe, how, given, meeting)
         self._epoch_steps = given.epoch_steps
