@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-import run
+import run_mutants
 
 
 def test_the_table_fits_the_code() -> None:
-    table = run.read_table()
+    table = run_mutants.read_table()
     assert len(table) >= 150
     assert len({(change.file, change.old, change.new) for change in table}) == len(table)
     for change in table:
@@ -21,17 +21,21 @@ def test_the_table_fits_the_code() -> None:
         assert change.breaks
         assert change.tests
         missing = [
-            test for test in change.tests if not (run.ROOT / "tests" / test.partition("::")[0]).exists()
+            test
+            for test in change.tests
+            if not (run_mutants.ROOT / "tests" / test.partition("::")[0]).exists()
         ]
         assert not missing, change
 
 
 def test_a_text_that_is_not_there_once_is_an_error() -> None:
-    change = run.Change("plan/steps.py", "no such text", "", "nothing", [])
-    with pytest.raises(run.TableError, match=r"plan/steps\.py: 'no such text' is found 0 times, .*re-aim it"):
-        run.changed("text", change)
-    with pytest.raises(run.TableError, match="found 2 times"):
-        run.changed("a a", change._replace(old="a"))
+    change = run_mutants.Change("plan/steps.py", "no such text", "", "nothing", [])
+    with pytest.raises(
+        run_mutants.TableError, match=r"plan/steps\.py: 'no such text' is found 0 times, .*re-aim it"
+    ):
+        run_mutants.changed("text", change)
+    with pytest.raises(run_mutants.TableError, match="found 2 times"):
+        run_mutants.changed("a a", change._replace(old="a"))
 
 
 ROW = '[[change]]\nfile = "plan/steps.py"\nold = "{}"\nnew = "{}"\nbreaks = "it"\ntests = ["unit/plan/test_steps.py"]\n'
@@ -56,7 +60,9 @@ ROW = '[[change]]\nfile = "plan/steps.py"\nold = "{}"\nnew = "{}"\nbreaks = "it"
 def test_outcomes(tmp_path: Path, old: str, new: str, status: int, text: str) -> None:
     table = tmp_path / "table.toml"
     table.write_text(ROW.format(old, new))
-    command = [sys.executable, run.__file__, "--jobs", "1", "--table", str(table)]
+    command = [sys.executable, run_mutants.__file__, "--jobs", "1", "--table", str(table)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert (done.returncode, text in done.stdout) == (status, True), done.stdout + done.stderr
-    assert "annotations" in (run.ROOT / "torchdata_ais/plan/steps.py").read_text(), "the tree is not touched"
+    assert "annotations" in (run_mutants.ROOT / "torchdata_ais/plan/steps.py").read_text(), (
+        "the tree is not touched"
+    )
