@@ -1,8 +1,8 @@
 """Runner of the mutation gate: apply one-line changes to a copy of the tree, and see that tests notice them.
 
     python tests/mutants/run_mutants.py                       all changes of table.toml
-    python tests/mutants/run_mutants.py --fixed --changed     a fixed few, and those of files that the last commit changed
-    python tests/mutants/run_mutants.py --only plan/order.py  those of one file, or with this text in the name of the file
+    python tests/mutants/run_mutants.py --fixed --changed     a fixed few, and those of files of the last commit
+    python tests/mutants/run_mutants.py --only plan/order.py  those of files with this text in the name
 
 The exit status is 1 if the tests of a change pass (it survives), 2 if the table does not fit the code.
 """

@@ -118,7 +118,7 @@ class WorkerReports:
         return True
 
     def doing(self) -> list[ProcessPart]:
-        """Return the current activity of workers started with `ProcessConfig.records`.
+        """Return the current activity of the workers that keep records.
 
         After their end: their activity when an error came.
         """
