@@ -209,6 +209,7 @@ class Channel:
         self._ready = threading.Condition(self._lock)
         self._blocks: deque[bytes] = deque()
         self._done = False  # no block follows those
+        self._closed = False
         self._error: Exception | None = None  # raised in place of a block then; None: the object ended
         self._reading = False  # True while a thread reads the stream: at most one does
         self._ahead = True  # whether the thread reads, or the consumer
@@ -340,7 +341,7 @@ class Channel:
             return self._blocks.popleft()
         if self._done:
             self._share.close()
-            if self.reader.cancel.cancelled:
+            if self._closed or self.reader.cancel.cancelled:
                 raise UsageError.at("the source was closed", todo="open it again", url=self._place.shown)
             if self._error is None:
                 raise StopIteration
@@ -388,7 +389,9 @@ class Channel:
         if self.pid != os.getpid():
             return  # the thread, its socket and its locks are the parent's
         with self._lock:
-            self._done = True
+            self._done = self._closed = (
+                True  # together: a consumer must not take this end for that of the object
+            )
             self._blocks.clear()
             self._ready.notify_all()
         self.reader.cancel.cancel()
