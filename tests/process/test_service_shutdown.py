@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -241,7 +242,7 @@ def test_a_signal_to_a_worker_that_begins_is_for_the_main_process(method: str, t
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.write_text(f"{os.getpid()}"))
     try:
         process = context.Process(target=begins_late, args=(there,))
-        with process_pool.holding_signals():
+        with process_pool.holding_signals(method):
             process.start()
             assert process.pid
             assert here.poll(60)
@@ -404,3 +405,33 @@ def test_promise_6_workers_do_not_outlive_a_killed_script(method: str) -> None:
         assert len(living_in(process.pid)) > 2
         process.kill()
         assert becomes_true(lambda: not living_in(process.pid), SOON_S)
+
+
+HELD = """
+import multiprocessing, signal, sys
+from torchdata_ais._util.process_pool import holding_signals
+
+def held(conn):
+    conn.send(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    for _ in range(2):
+        here, there = context.Pipe()
+        process = context.Process(target=held, args=(there,))
+        with holding_signals(sys.argv[1]):
+            process.start()
+            print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()), here.recv())
+        process.join(60)
+    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_first_process_of_a_program_begins_with_ctrl_c_held_back(method: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(HELD)
+    done = subprocess.run(
+        [sys.executable, str(path), method], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines() == ["True True", "True True", "False"], done.stderr

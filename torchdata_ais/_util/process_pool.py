@@ -11,6 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -22,14 +23,19 @@ from torchdata_ais.errors import UsageError, WorkerDiedError
 
 
 @contextlib.contextmanager
-def holding_signals() -> Iterator[None]:
+def holding_signals(method: str = "fork") -> Iterator[None]:
     """Hold back handled signals, here and in processes that are started.
 
     New processes hold them until they ignore them.
+
+    Args:
+        method: How the processes start.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    if method != "fork":  # before Python 3.13, starting the tracker inside would release Ctrl-C again
+        resource_tracker.ensure_running()
     handled = {number for number in signal.valid_signals() if callable(signal.getsignal(number))}
     handled.discard(signal.SIGCHLD)  # a fork server started here would never see its processes end
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *handled})
@@ -91,7 +97,7 @@ class OrderedPool(Generic[_T, _R]):
                 process = context.Process(
                     target=_work, args=(function, theirs, os.getpid()), name=f"convert-{number}", daemon=True
                 )
-                _start(process)
+                _start(process, context.get_start_method())
                 theirs.close()
                 self._workers.append((process, ours))
         except BaseException:
@@ -158,9 +164,9 @@ class OrderedPool(Generic[_T, _R]):
         self.close()
 
 
-def _start(process: Any) -> None:
+def _start(process: Any, method: str) -> None:
     try:
-        with holding_signals():
+        with holding_signals(method):
             process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UsageError.at(

@@ -230,7 +230,7 @@ class Pool:
             self._workers.append(peer)
         try:
             process = self._context.Process(target=run_process, args=(config,), daemon=True, name=config.name)
-            with holding_signals():
+            with holding_signals(self._context.get_start_method()):
                 peer.start(process, config.stall_after, config.pulse)
         except (ConnectionError, EOFError) as error:
             raise WorkerDiedError.at(
