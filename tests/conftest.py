@@ -27,7 +27,8 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
 
 # The same examples in every run, so that a change that breaks nothing fails nothing; `.ci/run` asks for "fresh" ones,
-# and `.ci/stress` for "all".
+# and for a "few" where it looks at the order of tests; `.ci/stress` for "all".
+settings.register_profile("few", derandomize=True, deadline=None, max_examples=5)
 settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True, max_examples=50)
 settings.register_profile("all", derandomize=False, deadline=None, print_blob=True, max_examples=100)
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=30)
