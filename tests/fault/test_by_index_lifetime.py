@@ -145,6 +145,7 @@ def paused(
     assert concurrency_limit_of(cluster.endpoint).wrong == 0
 
 
+@pytest.mark.ci
 def test_a_consumer_that_pauses_costs_no_retry_where_targets_cut_the_slow(
     cluster: LocalCluster, index: IndexedSamples
 ) -> None:

@@ -210,6 +210,7 @@ def test_a_shard_cannot_set_the_url_of_its_samples(here: Path) -> None:
         list(wds.WebDataset("s.tar"))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("unit", ["'a' ", "\\a", '"a"', "a", '"', "'", "~a", "|"])
 def test_a_long_text_is_split_in_linear_time(unit: str) -> None:
     begun = time.thread_time()
@@ -258,6 +259,7 @@ def test_each_epoch_runs_each_command_once(workers: int, tmp_path: Path, shards:
             assert len(log.read_text().split()) == 2 * epoch
 
 
+@pytest.mark.ci
 def test_a_spawned_worker_has_the_words(shards: list[str]) -> None:
     dataset = wds.WebDataset([f"pipe:cat {shard}" for shard in shards]).to_tuple("__key__")
     context = multiprocessing.get_context("spawn")

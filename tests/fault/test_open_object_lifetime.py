@@ -162,6 +162,7 @@ def test_with_the_smallest_budget_every_order_of_reading_goes_on():
     assert set(got.values()) == {BODY[:50_000]}
 
 
+@pytest.mark.ci
 def test_a_slow_consumer_is_not_taken_for_a_slow_network():
     options = StoreOptions(
         block_bytes=64 << 10, prefetch_bytes=1, stall_timeout=1.0, retry=Retry(attempts=1, deadline=1.5)

@@ -102,6 +102,7 @@ def one_run(cluster: LocalCluster, folder: Path, seed: int, workers: int = 1) ->
     return right, f"{cause} at rank {at}, worker {worker} {place}: {verdict}", reports[0].ranks
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.ci)])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.ci) for seed in (1, 2, 3, 4))])
 def test_one_slow_thing_among_four_ranks_is_named(

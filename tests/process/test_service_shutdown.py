@@ -353,6 +353,7 @@ def test_promise_6_workers_do_not_outlive_a_killed_main_process(function: Any, d
         assert becomes_true(lambda: not living_in(process.pid), SOON_S)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("prefetch", [pytest.param(0, marks=pytest.mark.ci), 10])
 @pytest.mark.parametrize("function", [pipes.short_sleep, pipes.sleep_for_ever_at_six], ids=["items", "stuck"])
 def test_promise_6_ctrl_c_to_the_whole_group_ends_all(function: Any, prefetch: int) -> None:
@@ -427,6 +428,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_the_first_process_of_a_program_begins_with_ctrl_c_held_back(method: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"

@@ -90,6 +90,7 @@ def log(tmp_path: Path) -> Iterator[Path]:
     handler.close()
 
 
+@pytest.mark.ci
 def test_a_stall_names_worker_stage_and_sample(log: Path) -> None:
     pipe = chain().map_sample(hang_at_the_fourth).batched(1)
     with ais_loader(pipe, num_workers=2, stall_after=1.2) as loader:

@@ -48,6 +48,7 @@ def waits_for_the_seed(size: int) -> int:
     return sum(store.asked.values())
 
 
+@pytest.mark.ci
 def test_the_wait_for_a_seed_asks_less_often_the_more_ranks_there_are() -> None:
     few, many = waits_for_the_seed(2), waits_for_the_seed(4000)
     assert many < 25  # a pause that doubles from 1 ms to 1 s, and a look at the others each second

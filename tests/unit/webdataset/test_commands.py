@@ -230,6 +230,7 @@ def test_a_command_shows_no_secret(words: list[str], tmp_path: Path, monkeypatch
         assert not shows(f"{pipe!r}{draw(pipe)}")
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("words", SPELLINGS.values(), ids=SPELLINGS)
 def test_a_command_that_fails_shows_no_secret(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
