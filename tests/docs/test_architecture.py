@@ -69,6 +69,25 @@ def test_each_row_of_changes_names_code_and_tests_that_exist() -> None:
         assert not [name for name in named if not (ROOT / "tests" / name).exists()], change
 
 
+def test_classes_of_both_paths_are_in_the_files_that_are_named_with_them() -> None:
+    paths = PAGE.partition("## The path of a shard")[2].partition("## Reading by index")[0]
+    rows = [row for row in paths.splitlines() if re.match(r"\| \w[\w-]* \| `", row)]
+    assert len(rows) >= 15
+    for row in rows:
+        groups = re.findall(r"((?:`[A-Z]\w+`(?:, )?)+)(?: \(((?:`[\w/.]+`(?:, )?)+)\))?", row)
+        for names, files in groups:
+            classes = re.findall(r"`(\w+)`", names)
+            places = [PACKAGE / name for name in re.findall(r"`([\w/.]+)`", files)] or [
+                *PACKAGE.rglob("*.py")
+            ]
+            texts = [place.read_text() for place in places]
+            for name in classes:
+                assert any(re.search(rf"^class {name}\b", text, re.MULTILINE) for text in texts), (
+                    row,
+                    name,
+                )
+
+
 def test_the_glossary_has_at_most_twenty_words() -> None:
     rows = [row for row in PAGE.partition("## Words")[2].splitlines() if row.startswith("| ")]
     assert 10 <= len(rows) - 1 <= 20

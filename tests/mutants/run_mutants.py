@@ -265,7 +265,7 @@ def main() -> int:
             importlib.import_module(name)
         except ImportError:
             continue
-    begun, failed = time.monotonic(), 0
+    started, failed = time.monotonic(), 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies = [copy_tree(Path(folder, str(number))) for number in range(min(chosen.jobs, len(changes)))]
         for number, (change, outcome, output) in enumerate(outcomes(changes, copies), 1):
@@ -280,7 +280,7 @@ def main() -> int:
         f"{len(changes) - failed} of {len(changes)} changes noticed, {len(table) - len(changes)} not run,",
         end=" ",
     )
-    print(f"in {time.monotonic() - begun:.0f} s")
+    print(f"in {time.monotonic() - started:.0f} s")
     return 1 if failed else 0
 
 

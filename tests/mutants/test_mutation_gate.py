@@ -1,4 +1,4 @@
-"""The mutation gate itself: its table fits the code, and each outcome of a change is told apart."""
+"""The mutation gate itself: its table fits the code, and each outcome of a change has its own message."""
 
 from __future__ import annotations
 

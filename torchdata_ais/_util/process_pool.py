@@ -23,7 +23,7 @@ from torchdata_ais.errors import UsageError, WorkerDiedError
 
 
 @contextlib.contextmanager
-def holding_signals(method: str = "fork") -> Iterator[None]:
+def holding_signals(method: str) -> Iterator[None]:
     """Hold back handled signals, here and in processes that are started.
 
     New processes hold them until they ignore them.

@@ -525,19 +525,24 @@ def _names_secret(name: str) -> bool:
     return bool(_SECRET_PART.search(word) or _SECRET_WORD.search(word) or _SECRET_VENDOR.search(word))
 
 
+def with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, its cause, the cause of that, and so on, each once."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def quiet(error: BaseException | None) -> BaseException | None:
     """Return `error`, for ``raise ... from``, or only its text.
 
     It is the text if the error or its cause could show a secret: those of HTTP libraries hold headers of requests.
     """
-    seen: set[int] = set()
-    one = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
+    for one in with_causes(error):
         held = [value for value in vars(one).values() if not isinstance(value, _PLAIN)]
         if held or any(redact_text(text) != text for text in (str(one), repr(one), str(vars(one)))):
             return RuntimeError(clean(f"{type(error).__module__}.{type(error).__qualname__}: {error}"))
-        one = one.__cause__ or one.__context__
     return error
 
 

@@ -67,7 +67,7 @@ class _Running(NamedTuple):
         return None if self.rows is None else self.rows.take()
 
 
-_OPTIONS = {name: one.default for name, one in signature(Decoder).parameters.items()}
+_DECODER_DEFAULTS = {name: one.default for name, one in signature(Decoder).parameters.items()}
 
 
 @stage("decode")
@@ -175,7 +175,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
         values = {
             name: shown_function(value) if callable(value) else repr(value)
             for name, value in options.items()
-            if value != _OPTIONS[name]
+            if value != _DECODER_DEFAULTS[name]
         }
         self._shown = ", ".join(names + [f"{name}={value}" for name, value in values.items()])
         if self._codec.is_random:

@@ -25,7 +25,7 @@ from torchdata_ais.pipes.planned.shared_seed import (
 )
 
 
-class EpochRunner:
+class SourcePasses:
     """Goes through a pipe several times.
 
     From the second pass on, the random stages of the pipe get seeds that follow from `seed` and the number of the
@@ -112,7 +112,7 @@ class Repeater(Pipe[Any]):
         return ", ".join(shown + ([] if self._nbatches is None else [f"nbatches={self._nbatches}"]))
 
     def _items(self) -> Iterator[Any]:
-        passes = EpochRunner(self._source, self.epoch_seed.next_epoch_of(self))
+        passes = SourcePasses(self._source, self.epoch_seed.next_epoch_of(self))
         yield from islice(passes.items(self._nepochs), self._nbatches)
 
 
@@ -170,7 +170,7 @@ class EpochSetter(Pipe[Any]):
 
     def _items(self) -> Iterator[Any]:
         if self._live is None:
-            passes = EpochRunner(self._source, self.epoch_seed.next_epoch_of(self))
+            passes = SourcePasses(self._source, self.epoch_seed.next_epoch_of(self))
             self._live = passes, passes.items()
         for _ in range(self._share()):
             yield self._next()

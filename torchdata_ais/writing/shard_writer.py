@@ -65,7 +65,7 @@ def finished_shards(
 
 
 class Replay:
-    """EpochRunner as many samples as finished shards hold, and compares them.
+    """Skip the samples that finished shards hold, and compare them.
 
     Args:
         shards: The finished shards.

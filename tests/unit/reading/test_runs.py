@@ -8,6 +8,7 @@ from torchdata_ais.errors import ShardError, UnsupportedMemberError
 from torchdata_ais.reading.runs import KeySet, url_of_shard, whole_runs, whole_samples
 from torchdata_ais.tar import TarReader
 from torchdata_ais.tar.header import Link
+from torchdata_ais.testing import shard_bytes
 
 MIB = 1 << 20
 
@@ -47,9 +48,7 @@ def test_many_keys_are_known_when_they_come_again() -> None:
     assert not any(map(keys.add, names[::97]))
 
 
-def test_a_single_block_of_zeros_is_not_the_end(tmp_path: object) -> None:
-    from torchdata_ais.testing import shard_bytes
-
+def test_a_single_block_of_zeros_is_not_the_end() -> None:
     data = shard_bytes({"a.cls": b"1"})
     with pytest.raises(ShardError):
         list(TarReader([data[:1024], bytes(512), data]))

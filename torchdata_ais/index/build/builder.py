@@ -73,7 +73,7 @@ class IndexLocation:
                 f"there are more shards than {redact(self._source)} names, and the place beside them is for the index "
                 f"of all: {self._not_named[0]} would not be in it",
                 todo=Remedy(
-                    f"index {_all_beside(self._source)}: a template then opens the samples of the shards that it names",
+                    f"index {_all_shards(self._source)}: a template then opens samples of the shards that it names",
                     in_programs("pass where= for an index of these alone"),
                     in_commands("make an index of these alone: torchdata-ais index --where"),
                 ),
@@ -90,11 +90,11 @@ class IndexLocation:
         settings = replace(
             self._options, endpoint=parse_url(self._source).at(self._options.endpoint).endpoint
         )
-        there = list_objects(_all_beside(self._source), options=settings, allow_empty=True)
+        there = list_objects(_all_shards(self._source), options=settings, allow_empty=True)
         return sorted(name for name in {parse_url(url).uri for url in there} - set(named) if is_shard(name))
 
 
-def _all_beside(source: str) -> str:
+def _all_shards(source: str) -> str:
     place = parse_url(source)
     beginning = fixed_beginning(place.name)
     return replace(place, name=beginning, params={}).uri if place.kind == "object" else f"{beginning}*"
@@ -115,9 +115,9 @@ def build_stored(
     if previous is not None and previous.is_selection:
         raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
     urls = listed_shards(sources, how.options)
-    beside = IndexLocation(sources, how.options)
-    if where is not None and os.fspath(where) == beside.place:
-        beside.refuse_part()
+    location = IndexLocation(sources, how.options)
+    if where is not None and os.fspath(where) == location.place:
+        location.refuse_part()
     folder = MemoryFolder() if where is None else folder_at(where, how.options)
     before = [] if previous is None else [previous]
     before += [] if where is None else _standing(folder)
@@ -143,7 +143,7 @@ def build_stored(
             writer.checkpoint()
         raise
     writer.finish(source=str(sources))
-    return StoredIndex(folder), beside.home
+    return StoredIndex(folder), location.home
 
 
 def _say_what_is_fetched(urls: list[ObjectURL]) -> None:

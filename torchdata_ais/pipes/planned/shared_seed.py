@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SharedSeed(Unchanged):
-    """EpochRunner items on, and keeps the seed that loaders send.
+    """Pass items on and keep the seed that loaders send.
 
     Loaders send it to stages before the sharding filter.
 

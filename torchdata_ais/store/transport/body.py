@@ -26,6 +26,7 @@ from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.errors import AISError, ChecksumError, ObjectChangedError, ReadError, StallError
+from torchdata_ais.errors.redaction import with_causes
 from torchdata_ais.errors.text import Remedy
 from torchdata_ais.store.transport.attempts import Attempts, Cancelled, Failed
 from torchdata_ais.store.transport.cancel import Cancel
@@ -485,12 +486,8 @@ _AHEAD = 4 * _MIB
 
 def _clear_frames(error: BaseException) -> None:
     """Clear local variables of the frames that an error has ended."""
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
+    for one in with_causes(error):
         clear_frames(one.__traceback__)
-        one = one.__cause__ or one.__context__
 
 
 class WholeBody:

@@ -7,6 +7,7 @@ import json
 import re
 import ssl
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPException
@@ -18,7 +19,7 @@ from urllib3 import exceptions as fault
 from urllib3.response import BaseHTTPResponse
 
 from torchdata_ais.errors import AuthError, ConnectError, NotFoundError, ReadError, StallError, UsageError
-from torchdata_ais.errors.redaction import LONGEST, clean, quiet, without_values_of
+from torchdata_ais.errors.redaction import LONGEST, clean, quiet, with_causes, without_values_of
 from torchdata_ais.errors.text import Remedy, in_commands, in_programs
 from torchdata_ais.store.transport.attempts import PARTS_LOST, Attempts, Failed
 from torchdata_ais.store.transport.cancel import Cancel
@@ -120,13 +121,7 @@ def send_once(
 
 def root(error: BaseException) -> BaseException:
     """Return the innermost cause: the one with the errno."""
-    seen = {id(error)}
-    while True:
-        inner = error.__cause__ or error.__context__
-        if inner is None or id(inner) in seen:
-            return error
-        seen.add(id(inner))
-        error = inner
+    return deque(with_causes(error), maxlen=1)[0]
 
 
 def _seconds(value: object) -> str:

@@ -389,9 +389,8 @@ class Channel:
         if self.pid != os.getpid():
             return  # the thread, its socket and its locks are the parent's
         with self._lock:
-            self._done = self._closed = (
-                True  # together: a consumer must not take this end for that of the object
-            )
+            # Both under one lock: a consumer must not take this end for that of the object.
+            self._done = self._closed = True
             self._blocks.clear()
             self._ready.notify_all()
         self.reader.cancel.cancel()
