@@ -104,6 +104,10 @@ def _fits(value: Any, kind: Any, *, failed: bool) -> bool:
     base = origin or kind
     if not isinstance(base, type) or base is object or is_protocol(base):
         return True
+    return _fits_class(value, base, failed=failed)
+
+
+def _fits_class(value: Any, base: type, *, failed: bool) -> bool:
     if base is bool:  # as numpy has it, and 0 and 1
         return isinstance(value, numbers.Integral) or type(value).__name__ in ("bool_", "bool")
     if base in _NUMBERS:

@@ -212,18 +212,7 @@ _SHOWN = 8  # classes
 def tell(done: Conversion, target: str, *, as_json: bool) -> None:
     """Print the written shards, and the left-out items."""
     if as_json:
-        rows = [
-            {"name": shard.name, "samples": shard.samples, "size": shard.size, "checksum": shard.checksum}
-            for shard in done.shards
-        ]
-        counts: dict[str, Any] = {"dropped": done.dropped, "skipped": done.skipped}
-        counts["left_out"] = [one._asdict() for one in done.left_out]
-        if done.classes:
-            counts |= {"classes": done.notes["classes"], "classes_in": done.classes}
-        lacking = [one._asdict() for one in done.lacking]
-        others = {"splits": done.splits, "stale": done.stale, "lacking": lacking, "by_class": done.by_class}
-        counts |= {name: value for name, value in others.items() if value}
-        echo_json({"samples": done.samples, "size": done.size, **counts, "shards": rows})
+        echo_json(_as_json(done))
         return
     skipped = sum(done.skipped.values())
     echo(
@@ -259,6 +248,21 @@ def tell(done: Conversion, target: str, *, as_json: bool) -> None:
             f"next: {_removing(done.stale)}",
             err=True,
         )
+
+
+def _as_json(done: Conversion) -> dict[str, object]:
+    found: dict[str, object] = {"samples": done.samples, "size": done.size, "dropped": done.dropped}
+    found |= {"skipped": done.skipped, "left_out": [one._asdict() for one in done.left_out]}
+    if done.classes:
+        found |= {"classes": done.notes["classes"], "classes_in": done.classes}
+    lacking = [one._asdict() for one in done.lacking]
+    others = {"splits": done.splits, "stale": done.stale, "lacking": lacking, "by_class": done.by_class}
+    found |= {name: value for name, value in others.items() if value}
+    rows = [
+        {"name": shard.name, "samples": shard.samples, "size": shard.size, "checksum": shard.checksum}
+        for shard in done.shards
+    ]
+    return {**found, "shards": rows}
 
 
 def _removing(shards: list[str]) -> str:

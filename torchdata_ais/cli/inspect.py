@@ -15,7 +15,7 @@ from torchdata_ais._util.formatting import bytes_text, count_text
 from torchdata_ais.cli._output import check_new_file, echo, echo_json, names_of, shown_line
 from torchdata_ais.cli._run import AsJson, Debug, Endpoint, ExitCodes, command, options_of, sentence
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
-from torchdata_ais.urls import parse_url
+from torchdata_ais.urls import Location, parse_url
 
 _SHEET_SAMPLES = 48
 
@@ -67,12 +67,8 @@ def inspect(
     try:
         ended = _read(url, endpoint, members, first, _SHEET_SAMPLES if sheet else 0, count)
     except NotFoundError as error:
-        if where.kind == "object":
-            raise error.noting(f"torchdata-ais ls {url} shows which names begin like this") from None
-        if where.kind == "file":
-            folder = next(one for one in Path(where.name).absolute().parents if one.exists())
-            raise error.noting(f"ls {shlex.quote(str(folder))} shows what is there") from None
-        raise
+        hint = _what_is_there(where, url)
+        raise (error.noting(hint) if hint else error) from None
     except AISError as error:
         problem = error
     if sheet is not None and first:
@@ -90,6 +86,16 @@ def inspect(
     if as_json and not debug:
         raise typer.Exit(ExitCodes.FAILED)
     raise problem
+
+
+def _what_is_there(where: Location, url: str) -> str:
+    """Return the sentence that names the command for what is there instead."""
+    if where.kind == "object":
+        return f"torchdata-ais ls {url} shows which names begin like this"
+    if where.kind != "file":
+        return ""
+    folder = next(one for one in Path(where.name).absolute().parents if one.exists())
+    return f"ls {shlex.quote(str(folder))} shows what is there"
 
 
 def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], keep: int, count: int) -> bool:

@@ -93,30 +93,20 @@ def lint(
             cluster=options,
         )
         bars.close()
-        indexed = _stored(report)
+        more: dict[str, object] = {"index": _stored(report)} if index else {}
         if not as_json:
-            _show(report)
-            if indexed:
-                echo(f"index: {indexed}")
-            if not (report.ok or fix) and any(shard.good for shard in report.shards):
-                todo = "--fix ais://BUCKET/good-%06d.tar writes what is good to new shards; the old ones stay"
-                echo(f"next: {todo}", err=True)
-        written: Resharded | None = None
+            _show(report, more.get("index"), fix)
         if fix:
             stack.enter_context(new_bucket(bucket_for(fix, options)))
             goes_on(after=f"remove the shards of {fix}, then ")
             bar = progress_of(bars, "fix")
             written = reshard(report, fix, decode=decode, maxcount=maxcount, progress=bar, cluster=options)
             bars.close()
+            more = {"fixed": vars(written), **more}
+            if not as_json:
+                _show_written(written, fix, broken=sum(not shard.whole for shard in report.shards))
         if as_json:
-            answer = report.as_dict()
-            if written is not None:
-                answer["fixed"] = vars(written)
-            if index:
-                answer["index"] = indexed
-            echo_json(answer, indent=1)
-        elif fix and written is not None:
-            _show_written(written, fix, broken=sum(not shard.whole for shard in report.shards))
+            echo_json(report.as_dict() | more, indent=1)
         if not report.ok or (strict and any(report.problems())):
             raise typer.Exit(ExitCodes.FAILED)
 
@@ -129,7 +119,7 @@ def _stored(report: LintReport) -> str | None:
     return None if report.index is None else report.index.save().stored[0].folder.where
 
 
-def _show(report: LintReport) -> None:
+def _show(report: LintReport, index: object, fix: str | None) -> None:
     for shard in report.shards:
         shown: Counter[str] = Counter()
         for problem in shard.problems:
@@ -158,6 +148,11 @@ def _show(report: LintReport) -> None:
         f" {bytes_text(sum(shard.bytes for shard in report.shards))}, fields {fields}: {verdict}"
         f" ({report.seconds:.1f} s)"
     )
+    if index:
+        echo(f"index: {index}")
+    if not (report.ok or fix) and any(shard.good for shard in report.shards):
+        todo = "--fix ais://BUCKET/good-%06d.tar writes what is good to new shards; the old ones stay"
+        echo(f"next: {todo}", err=True)
 
 
 def _typed(problem: Problem) -> Problem:

@@ -64,48 +64,10 @@ class Mixture:
 
     @checked
     def __init__(self, weights: Weights | Sequence[tuple[int, Weights]], stop: Stop = "first") -> None:
-        entries: Any = [(0, weights)]
-        if not isinstance(weights, Mapping):
-            entries = list(weights) if isinstance(weights, Iterable) else [weights]
-        if not all(
-            isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[1], Mapping) for one in entries
-        ):
-            raise UsageError.at(
-                "a mixture without weights", todo="pass {index: weight, ...}, or [(0, {index: weight}), ...]"
-            )
-        if not entries or not all(given for _, given in entries):
-            raise UsageError.at("a mixture of nothing", todo="pass {index: weight, ...}")
-        starts = [start for start, _ in entries]
-        for start in starts:
-            if isinstance(start, bool) or not isinstance(start, Integral):
-                raise UsageError.at(
-                    f"the position {start!r} of a schedule is no whole number",
-                    todo="pass samples of the run: 1000000",
-                )
-        entries = [(int(start), given) for start, given in entries]
-        if starts[0] != 0 or any(later <= earlier for earlier, later in pairwise(starts)):
-            raise UsageError.at(
-                f"the positions of the schedule are {starts}", todo="begin at position 0, and ascend"
-            )
+        entries = _checked_entries(weights)
         self.sources = list(dict.fromkeys(index for _, given in entries for index in given))
         self.stop: Stop = stop
-        for index in self.sources:
-            if not isinstance(index, IndexedSamples):
-                raise UsageError.at(
-                    f"a mixture got an item of type {type(index).__name__}", todo="pass {SampleIndex: weight}"
-                )
-            if not len(index):
-                raise UsageError.at(f"{index!r} has no sample", todo="leave it out of the mixture")
-        digests = [index.digest for index in self.sources]
-        if len(set(digests)) < len(digests):
-            raise UsageError.at("an index is twice in the mixture", todo="add up its weights")
-        shared = shared_samples([index.parts for index in self.sources])
-        if shared is not None:
-            one, other, count = shared
-            raise UsageError.at(
-                f"{count} samples are in two indexes of the mixture, numbers {one} and {other}",
-                todo="leave them out of one: index.select(...)",
-            )
+        _check_sources(self.sources)
         self.schedule = tuple((start, self._rounded(given)) for start, given in entries)
 
     def kept_in(self, folder: str | os.PathLike[str] | None) -> Mixture:
@@ -141,6 +103,53 @@ class Mixture:
         ]
         more = f", {len(self.schedule)} sets of weights" if len(self.schedule) > 1 else ""
         return f"Mixture({', '.join(parts)}{more}, stop={self.stop!r})"
+
+
+def _checked_entries(weights: Weights | Sequence[tuple[int, Weights]]) -> list[tuple[int, Weights]]:
+    """Return weights as a schedule of (first position, weights)."""
+    entries: Any = [(0, weights)]
+    if not isinstance(weights, Mapping):
+        entries = list(weights) if isinstance(weights, Iterable) else [weights]
+    if not all(
+        isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[1], Mapping) for one in entries
+    ):
+        raise UsageError.at(
+            "a mixture without weights", todo="pass {index: weight, ...}, or [(0, {index: weight}), ...]"
+        )
+    if not entries or not all(given for _, given in entries):
+        raise UsageError.at("a mixture of nothing", todo="pass {index: weight, ...}")
+    starts = [start for start, _ in entries]
+    for start in starts:
+        if isinstance(start, bool) or not isinstance(start, Integral):
+            raise UsageError.at(
+                f"the position {start!r} of a schedule is no whole number",
+                todo="pass samples of the run: 1000000",
+            )
+    if starts[0] != 0 or any(later <= earlier for earlier, later in pairwise(starts)):
+        raise UsageError.at(
+            f"the positions of the schedule are {starts}", todo="begin at position 0, and ascend"
+        )
+    return [(int(start), given) for start, given in entries]
+
+
+def _check_sources(sources: Sequence[IndexedSamples]) -> None:
+    """Raise `UsageError` if a source is no index, is empty, or has samples of another."""
+    for index in sources:
+        if not isinstance(index, IndexedSamples):
+            raise UsageError.at(
+                f"a mixture got an item of type {type(index).__name__}", todo="pass {SampleIndex: weight}"
+            )
+        if not len(index):
+            raise UsageError.at(f"{index!r} has no sample", todo="leave it out of the mixture")
+    if len({index.digest for index in sources}) < len(sources):
+        raise UsageError.at("an index is twice in the mixture", todo="add up its weights")
+    shared = shared_samples([index.parts for index in sources])
+    if shared is not None:
+        one, other, count = shared
+        raise UsageError.at(
+            f"{count} samples are in two indexes of the mixture, numbers {one} and {other}",
+            todo="leave them out of one: index.select(...)",
+        )
 
 
 def _plain(weight: Any) -> Any:

@@ -69,7 +69,8 @@ class Run:
     shard: int = -1
 
 
-def whole_runs(
+# One loop with many branches: every member of every shard passes here, and the variables of a run change together.
+def whole_runs(  # noqa: C901
     members: Iterable[Member],
     *,
     url: str,

@@ -118,7 +118,8 @@ class TarReader:
         self._all: dict[str, str] = {}  # overrides of global headers for all later members
         self._joint = -1  # where another archive was found after the end of one
 
-    def __iter__(self) -> Iterator[Member]:
+    # One loop with many branches: tar decides the kind of a member by several fields in turn.
+    def __iter__(self) -> Iterator[Member]:  # noqa: C901
         window, want, limit = self._window, self._want, self._max_member_bytes
         following = window.offset
         while True:

@@ -98,15 +98,16 @@ class Grouping:
         return samples
 
 
+# One loop with many branches: the rule of `whole_runs`, without data.
 def _grouped(
     url: str, end: int | None, xxh64: Callable[[int, int], int] | None
 ) -> Generator[None, PlacedMember | None, ShardSamples]:
     samples = ShardSamples([], [], [], [], [], None if xxh64 is None else [])
     seen: set[str] = set()
     key: str | None = None
-    start = reached = keyed = loose = (
-        0  # of members without a key before the first sample; keyed: where the last with one ends
-    )
+    start = reached = 0
+    keyed = 0  # the end of the last member with a key
+    loose = 0  # bytes of members without a key before the first sample
     unnamed: int | None = None  # the first place since `keyed` that none of the members without a key names
     names: list[str] = []
     lengths: list[int] = []

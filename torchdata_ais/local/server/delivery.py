@@ -26,20 +26,15 @@ class EndedError(Exception):
 
 def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> None:
     """Send `reply` by `plan`; `EndedError` if the plan ended the connection."""
-    checksum = reply.headers.get("Ais-Checksum-Value")
-    if checksum and plan.last(WrongChecksum):
-        reply.headers["Ais-Checksum-Value"] = ("1" if checksum[0] == "0" else "0") + checksum[1:]
     stops: list[Cut | Reset | Stall] = [*plan.all(Cut), *plan.all(Reset), *plan.all(Stall)]
     flips = plan.all(FlipBit)
     chunked = reply.size is None
     if chunked and any(action.at < 0 for action in [*stops, *flips]):
         reply.body = b"".join(reply.blocks())  # its end is not known before it was made
-    size, extra = reply.size or 0, ""
+    size = reply.size or 0
     if method == "HEAD":
         reply.body, size, chunked = b"", 0, False
-    else:
-        extra = "Transfer-Encoding: chunked\r\n" if chunked else f"Content-Length: {size}\r\n"
-    sock.sendall(head_of(reply, extra))
+    _send_head(sock, reply, plan, "" if method == "HEAD" else _length(size, chunked=chunked))
     ends = sorted(((_absolute(stop.at, size), stop) for stop in stops), key=itemgetter(0))
     bits = [(_absolute(flip.at, size), 1 << flip.bit) for flip in flips]
     pace = _Pace(min((limit.bytes_per_s or inf for limit in plan.all(Bandwidth)), default=inf))
@@ -63,6 +58,17 @@ def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> No
     if chunked:
         sock.sendall(b"0\r\n\r\n")
     sock.settimeout(None)
+
+
+def _length(size: int, *, chunked: bool) -> str:
+    return "Transfer-Encoding: chunked\r\n" if chunked else f"Content-Length: {size}\r\n"
+
+
+def _send_head(sock: socket.socket, reply: Reply, plan: Plan, extra: str) -> None:
+    checksum = reply.headers.get("Ais-Checksum-Value")
+    if checksum and plan.last(WrongChecksum):
+        reply.headers["Ais-Checksum-Value"] = ("1" if checksum[0] == "0" else "0") + checksum[1:]
+    sock.sendall(head_of(reply, extra))
 
 
 def _absolute(at: int, size: int) -> int:

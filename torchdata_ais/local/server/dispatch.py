@@ -106,11 +106,7 @@ def _resolve(call: Call) -> tuple[str, str]:
         return ("object" if slash else "objects"), _object_key(call, more if slash else None)
     if kind == "buckets":
         call.bucket, call.name = first, more
-        if request.method == "HEAD":
-            return "bucket", "bsumm_remote" if "bsumm_remote" in request.query else ""
-        if first:
-            check_bucket_name(first)
-        return ("bucket" if first else "buckets"), call.text("action")
+        return _resolve_bucket(call, first)
     if kind in ("daemon", "cluster") and not rest:
         return kind, request.query.get("what") or call.text("action")
     if kind == "reverse" and rest == "daemon":
@@ -124,6 +120,14 @@ def _resolve(call: Call) -> tuple[str, str]:
     if kind == "etl":
         return ("etl" if rest else "etls"), first if first == "_object" else more.partition("/")[0]
     return ("health" if kind == "health" else request.path), ""
+
+
+def _resolve_bucket(call: Call, name: str) -> tuple[str, str]:
+    if call.request.method == "HEAD":
+        return "bucket", "bsumm_remote" if "bsumm_remote" in call.request.query else ""
+    if name:
+        check_bucket_name(name)
+    return ("bucket" if name else "buckets"), call.text("action")
 
 
 def _object_key(call: Call, name: str | None) -> str:

@@ -149,6 +149,15 @@ class HTTPReader(Reader):
             refuse_page(response, self._options.endpoint or self._url)
         Cancel.current().set_timeout(self._attempts.bound(self._options.stall_timeout))
         found = response_metadata(response, self._location)
+        self._check_same(response, found, ranged)
+        self.facts.adopt(found)
+        self._begin_hash()
+        if status == 200 and self._offset:
+            self._skip(response)
+
+    def _check_same(self, response: BaseHTTPResponse, found: ObjectMetadata, ranged: bool) -> None:
+        """Raise if this is another object, or not the range that was requested."""
+        status = response.status
         if status == 206:
             part = range_of(response)
             if not ranged or part is None or part.first != self._offset:
@@ -169,10 +178,6 @@ class HTTPReader(Reader):
             raise Failed(ReadError, "the rest has neither version nor checksum", after_s=0.0)
         if nameless and self._hash is None:
             raise self._changed("it has neither version nor checksum any more")
-        self.facts.adopt(found)
-        self._begin_hash()
-        if status == 200 and self._offset:
-            self._skip(response)
 
     def _begin_hash(self) -> None:
         """Choose the hash of this body, before its first byte."""

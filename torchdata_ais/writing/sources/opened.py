@@ -118,22 +118,10 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
     """
     is_path = isinstance(source, str | os.PathLike)
     is_folder = is_path and Path(source).is_dir()
-    tables = [source] if is_path else source
-    kind: str = how.kind
-    metadata: Path | None = None
-    if is_folder and kind in ("auto", "table"):
-        folder = Path(source)
-        if kind == "auto" and (shards := shards_in(folder)):
-            _check_shards_alone(folder, shards[0])
-            kind = "shards"
-        elif metadata := metadata_of(folder):
-            kind = "metadata"
-        # img2dataset has a table next to each of its folders: then the folders are the data.
-        elif kind == "table" or not any(folder.glob("*_stats.json")):
-            found = sorted(str(path) for path in folder.glob("*.parquet") if path.name[0] != ".")
-            kind, tables = ("table", found) if found else (kind, tables)
-    elif kind == "auto":
-        is_tables = isinstance(tables, Sequence) and bool(tables) and all(map(is_table, tables))
+    kind, tables = _layout_of(Path(source), how.kind) if is_folder else (how.kind, [])
+    if kind == "auto" and not is_folder:
+        named = [source] if is_path else source
+        is_tables = isinstance(named, Sequence) and bool(named) and all(map(is_table, named))
         kind = "table" if is_tables else "shards"
     bucket = _bucket_folder(source, how, store)
     if bucket is not None:
@@ -143,18 +131,39 @@ def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
         raise UsageError.at(
             "columns= and root= are for tables", todo=Remedy('pass kind="table"', "leave them out")
         )
-    if is_folder and not how.allow_outside:
-        for one in [metadata] if metadata is not None else tables if tables != [source] else []:
+    if not how.allow_outside:
+        for one in tables:
             _check_inside(source, one)
-    if metadata is not None:
-        return metadata_folder(metadata, StoreOptions(), how)
+    if kind == "metadata":
+        return metadata_folder(tables[0], StoreOptions(), how)
     if kind == "table":
-        return _table([os.fspath(one) for one in tables], how, store, is_folder and tables == [source])
+        files = tables or ([source] if is_path else source)
+        return _table([os.fspath(one) for one in files], how, store, is_folder and not tables)
     if bucket is not None:
         return media_folder(bucket, how)
     if kind != "shards":
         _check_folder(source, is_folder)
         return media_folder(source, how)
+    return _shards(source, how, store)
+
+
+def _layout_of(folder: Path, kind: str) -> tuple[str, list[Path]]:
+    """Return the kind of a folder, and the tables found in it."""
+    if kind not in ("auto", "table"):
+        return kind, []
+    if kind == "auto" and (shards := shards_in(folder)):
+        _check_shards_alone(folder, shards[0])
+        return "shards", []
+    if metadata := metadata_of(folder):
+        return "metadata", [metadata]
+    # img2dataset has a table next to each of its folders: then the folders are the data.
+    if kind == "table" or not any(folder.glob("*_stats.json")):
+        found = sorted(path for path in folder.glob("*.parquet") if path.name[0] != ".")
+        return ("table", found) if found else (kind, [])
+    return kind, []
+
+
+def _shards(source: Any, how: SourceOptions, store: Store) -> ShardSource:
     if how.kind == "auto":
         _check_archive(source)
     omitted = Omitted()
