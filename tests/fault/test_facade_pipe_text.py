@@ -97,7 +97,8 @@ def test_a_url_in_quotes_reaches_the_program(program: str) -> None:
     with RawServer(whole(shard_bytes({"a.txt": b"1"}))) as server:
         url = f"{server.endpoint}/s.tar?a=1&b=$x*~;c"
         samples = list(wds.WebDataset(f"pipe:{start} '{url}' || true"))
-        assert server.requests[0].target.endswith("/s.tar?a=1&b=$x*~;c")
+        targets = [request.target for request in server.requests]  # others may ask: ports are used again
+        assert any(target.endswith("/s.tar?a=1&b=$x*~;c") for target in targets), targets
     assert keys(samples) == ["a"]
     assert samples[0]["__url__"].endswith("/s.tar?***'")
 
