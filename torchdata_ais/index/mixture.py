@@ -133,7 +133,7 @@ def _checked_entries(weights: Weights | Sequence[tuple[int, Weights]]) -> list[t
 
 
 def _check_sources(sources: Sequence[IndexedSamples]) -> None:
-    """Raise `UsageError` if a source is no index, is empty, or has samples of another."""
+    """Raise `UsageError` if a source is empty, or has samples of another."""
     for index in sources:
         if not isinstance(index, IndexedSamples):
             raise UsageError.at(
