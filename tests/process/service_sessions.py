@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,8 +89,17 @@ def session(target: Callable[..., None], *args: Any) -> Iterator[Any]:
 def _begin_session(target: Callable[..., None], answers: Any, args: tuple[Any, ...]) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.unraisablehook = _interrupt_again
     with contextlib.suppress(KeyboardInterrupt):
         target(answers, *args)
+
+
+def _interrupt_again(dropped: Any) -> None:
+    """Send Ctrl-C again: CPython drops a KeyboardInterrupt that it raises inside a weakref callback."""
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 @contextlib.contextmanager

@@ -140,20 +140,15 @@ def read_epochs(answers: Any, seed: int) -> None:
 
 @ROUNDS
 def test_ctrl_c_to_the_group(rounds: int) -> None:
-    dice, dropped = random.Random(3), 0
+    dice = random.Random(3)
     for index in range(rounds):
         with session(read_epochs, index) as process:
             assert process.answers.get() == "go"
             time.sleep(dice.random() * 0.1)
             os.killpg(process.pid, signal.SIGINT)
-            # CPython drops a KeyboardInterrupt that it raises inside a weakref callback: a second one must end it.
-            if not becomes_true(lambda pid=process.pid: not living_in(pid), GONE_WITHIN_S):
-                dropped += 1
-                os.killpg(process.pid, signal.SIGINT)
-                assert becomes_true(lambda pid=process.pid: not living_in(pid), GONE_WITHIN_S)
+            assert becomes_true(lambda pid=process.pid: not living_in(pid), GONE_WITHIN_S)
             process.join(60)
             assert process.exitcode == 0
-    assert dropped <= max(1, rounds // 100)
 
 
 @ROUNDS
