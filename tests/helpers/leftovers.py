@@ -226,3 +226,9 @@ def pytest_configure(config: pytest.Config) -> None:
         multiprocessing.util.get_temp_dir()  # not one test's, and in its folder names of sockets are too long
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(LeftBehind(in_this_process=runs_tests), "left_behind_session")
+
+
+def descriptors(folder: Path) -> int:
+    """Return how many files below a folder this process has open."""
+    links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return sum(str(path.readlink()).startswith(str(folder)) for path in links)

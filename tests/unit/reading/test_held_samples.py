@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.leftovers import descriptors
 
 from torchdata_ais import AISSourceLister
 from torchdata_ais.errors import StateError
@@ -40,12 +41,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[OpenShard]:
 
     monkeypatch.setattr(open_shard, "OpenShard", Noted)
     return made
-
-
-def descriptors(folder: Path) -> int:
-    """Return how many files below a folder this process has open."""
-    links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    return sum(str(path.readlink()).startswith(str(folder)) for path in links)
 
 
 def places_of(shards: list[str]) -> dict[str, int]:
