@@ -13,7 +13,8 @@
     |-- ShardError              the bytes arrived, but they are not a whole, sound shard (also a tarfile.ReadError)
     |   |-- TruncatedShardError the shard ends before its end (also an EOFError)
     |   |-- BadHeaderError      an invalid tar header
-    |   |   `-- UnsupportedMemberError  a sparse member, or a link whose target is not in its sample
+    |   |   |-- UnsupportedMemberError  a sparse member, or a link whose target is not in its sample
+    |   |   `-- TrailingDataError  something that is no archive follows a whole archive
     |   |-- ChecksumError       the body is not the one the cluster stored
     |   `-- NotATarError        not a tar archive at all
     |-- SampleError             one sample cannot be used
@@ -276,6 +277,13 @@ class UnsupportedMemberError(BadHeaderError):
     """A member that a stream cannot contain: sparse, or with a distant link.
 
     The target of such a link is outside of the sample.
+    """
+
+
+class TrailingDataError(BadHeaderError):
+    """Something that is no archive follows a whole archive.
+
+    Every sample before it is passed on first.
     """
 
 

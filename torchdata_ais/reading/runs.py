@@ -20,6 +20,7 @@ from torchdata_ais.errors import (
     ObjectChangedError,
     SampleError,
     SampleIndexError,
+    TrailingDataError,
     UnsupportedMemberError,
 )
 from torchdata_ais.samples import PlannedSample, Sample, is_apple_double, pack_place, split_name
@@ -89,7 +90,8 @@ def whole_runs(  # noqa: C901
             renamed.
 
     Yields:
-        `Run`. If `members` raises, the started run is dropped and the error passes through. Members without a key
+        `Run`. If `members` raises, the started run is dropped and the error passes through; a `TrailingDataError`
+        does so after the run, which is whole. Members without a key
         beyond 1 MiB are yielded before the run that they are in, as a run without a key.
 
     Memory:
@@ -104,7 +106,8 @@ def whole_runs(  # noqa: C901
     size = records = loose_bytes = 0
     error: AISError | None = None
     new = tuple.__new__  # RunMember(...) takes twice as long
-    for stored_name, data, offset, after in members:
+    follows: list[TrailingDataError] = []
+    for stored_name, data, offset, after in _until_trailing(members, follows):
         if "._" in stored_name and is_apple_double(stored_name):
             continue
         name = stored_name if rename is None else rename(stored_name)
@@ -168,7 +171,17 @@ def whole_runs(  # noqa: C901
             error = problem
             held, stored, loose, targets = [], [], [], None
     if held or loose or error is not None:
-        yield Run(key, _merged(held, loose), begin, end, error, last=True)
+        yield Run(key, _merged(held, loose), begin, end, error, last=not follows)
+    if follows:
+        raise follows[0]
+
+
+def _until_trailing(members: Iterable[Member], follows: list[TrailingDataError]) -> Iterator[Member]:
+    """Yield the members; put the error of what follows the archive into a list."""
+    try:
+        yield from members
+    except TrailingDataError as error:
+        follows.append(error)
 
 
 class _Loose(NamedTuple):

@@ -19,6 +19,7 @@ from torchdata_ais.errors import (
     ShardError,
     TruncatedShardError,
 )
+from torchdata_ais.tar.errors import Faults
 from torchdata_ais.tar.window import Window
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
@@ -56,10 +57,13 @@ _FIRST_FEED_BYTES = 1 << 10
 _CHUNK_BYTES = 1 << 20
 _XZ_MEMORY_BYTES = 256 << 20  # four times the need of `xz -9`; a header may request 4 GiB
 _HEAD_BYTES = 10  # enough to distinguish the formats
+_SKIPPABLE_BYTES = 64 << 10  # searched for the first frame that is not skippable
+_LZ4 = b"\x04\x22\x4d\x18"
 
 
 class _Format(NamedTuple):
     name: str
+    magics: tuple[bytes, ...]  # one of which a stream begins with
     new: Callable[[], Any]  # a decompressor of one stream, with the interface of bz2.BZ2Decompressor
     errors: tuple[type[Exception], ...]  # raised on damaged data
 
@@ -87,17 +91,18 @@ class _Inflater:
 
 def _format_of(head: bytes) -> _Format | None:
     if head.startswith(b"\x1f\x8b\x08"):
-        return _Format("gzip", _Inflater, (zlib.error,))
+        return _Format("gzip", (b"\x1f\x8b\x08",), _Inflater, (zlib.error,))
     # "BZh9" alone may be the beginning of a member's name.
     if head.startswith(b"BZh") and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
-        return _Format("bzip2", bz2.BZ2Decompressor, (OSError,))
+        return _Format("bzip2", (b"BZh",), bz2.BZ2Decompressor, (OSError,))
     if head.startswith(b"\xfd7zXZ\0"):
         new = functools.partial(lzma.LZMADecompressor, format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
-        return _Format("xz", new, (lzma.LZMAError,))
+        return _Format("xz", (b"\xfd7zXZ\0",), new, (lzma.LZMAError,))
     # Parallel compressors begin with a skippable frame.
-    if head.startswith(b"\x28\xb5\x2f\xfd") or (head[:1] in b"PQRSTUVWXYZ[\\]^_" and head[1:4] == b"*M\x18"):
+    if head.startswith(b"\x28\xb5\x2f\xfd") or _is_skippable(head):
         zstd = load_zstd()
-        return _Format("Zstandard", zstd.ZstdDecompressor, (zstd.ZstdError,))
+        magics = (b"\x28\xb5\x2f\xfd", *(bytes([byte]) + b"*M\x18" for byte in range(0x50, 0x60)))
+        return _Format("Zstandard", magics, zstd.ZstdDecompressor, (zstd.ZstdError,))
     return None
 
 
@@ -140,6 +145,7 @@ def decompress(
         TruncatedShardError: The body ends before the stream does.
         ChecksumError: The stream is damaged: a checksum of the format or its structure is wrong.
         BadHeaderError: Something that is not a stream of the same format follows the stream.
+        NotATarError: It is an LZ4 stream behind a skippable frame.
         ShardError: The ratio exceeds `max_ratio`, or the stream needs too much memory.
         MissingLibraryError: The body is zst and no library for it is installed.
 
@@ -153,6 +159,12 @@ def decompress(
     if format_ is None:
         yield from body
         return
+    if _is_skippable(head):
+        begin, body = _peek(body, _SKIPPABLE_BYTES)
+        while _is_skippable(begin):
+            begin = begin[8 + int.from_bytes(begin[4:8], "little") :]
+        if begin.startswith(_LZ4):
+            raise Faults(url).not_a_tar(begin)
     window = Window(body)
     made = 0
     for chunk in _expand(window, format_, url):
@@ -167,15 +179,20 @@ def decompress(
         yield chunk
 
 
-def _peek(blocks: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """Return the first bytes, and the blocks with nothing taken off."""
+def _is_skippable(head: bytes) -> bool:
+    """Return whether a skippable frame of Zstandard or LZ4 begins here."""
+    return len(head) >= 8 and head[0] & 0xF0 == 0x50 and head[1:4] == b"*M\x18"
+
+
+def _peek(blocks: Iterable[bytes], size: int = _HEAD_BYTES) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first `size` bytes, and the blocks with nothing taken off."""
     source = iter(blocks)
     first = []
     head = b""
     for block in source:
         first.append(block)
-        head += bytes(block[: _HEAD_BYTES - len(head)])
-        if len(head) == _HEAD_BYTES:
+        head += bytes(block[: size - len(head)])
+        if len(head) == size:
             break
     return head, itertools.chain(first, source)
 
@@ -185,6 +202,7 @@ def _expand(window: Window, format_: _Format, url: str) -> Iterator[bytes]:
     stream = format_.new()
     is_first = True
     is_empty = True  # nothing came out of this stream so far
+    begin = b""  # of this stream, unless it is the first
     step = _FIRST_FEED_BYTES  # bytes after the end of a stream are copied: few of them, for a tiny one
     while data := window.take(_FEED_BYTES):
         pos = 0
@@ -195,11 +213,12 @@ def _expand(window: Window, format_: _Format, url: str) -> Iterator[bytes]:
                     break
                 stream = format_.new()
                 step = _FIRST_FEED_BYTES
-                is_first, is_empty = False, True
+                is_first, is_empty, begin = False, True, b""
             piece = b""
             if stream.needs_input:
                 piece = data[pos : pos + step]
                 pos += len(piece)
+                begin = begin or piece[:_HEAD_BYTES]
                 step = min(4 * step, _FEED_BYTES)
             try:
                 chunk = stream.decompress(piece, _CHUNK_BYTES)
@@ -214,6 +233,8 @@ def _expand(window: Window, format_: _Format, url: str) -> Iterator[bytes]:
             elif stream.needs_input and pos == len(data):
                 break
     if not stream.eof:
+        if not is_first and not any(begin[: len(magic)] == magic[: len(begin)] for magic in format_.magics):
+            raise _trailing(format_.name, url, window.offset)
         raise TruncatedShardError.at(
             f"the {format_.name} stream ends in the middle, at byte {window.offset} of the compressed object",
             todo="write the object again: what is stored is only its beginning",
@@ -223,12 +244,16 @@ def _expand(window: Window, format_: _Format, url: str) -> Iterator[bytes]:
 
 
 def _damaged(name: str, error: Exception, follows: bool, url: str, offset: int) -> ShardError:
-    place = {"url": url or None, "offset": offset}
     if follows:
-        what = f"data that is not {name} follows the {name} stream, before byte {offset} of the compressed object"
-        return BadHeaderError.at(what, todo="write the object again without it", **place)
+        return _trailing(name, url, offset)
+    place = {"url": url or None, "offset": offset}
     if "memory" in str(error).lower():
         what = f"the {name} stream asks for too large a window: {error}"
         return ShardError.at(what, todo="compress the shard again with a smaller one", **place)
     what = f"the {name} stream is damaged before byte {offset} of the compressed object: {error}"
     return ChecksumError.at(what, todo="write the object again if it is stored so", **place)
+
+
+def _trailing(name: str, url: str, offset: int) -> BadHeaderError:
+    what = f"data that is not {name} follows the {name} stream, before byte {offset} of the compressed object"
+    return BadHeaderError.at(what, todo="write the object again without it", url=url or None, offset=offset)

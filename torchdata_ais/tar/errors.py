@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from torchdata_ais.errors import BadHeaderError, NotATarError, ShardError, TruncatedShardError
+from torchdata_ais.errors import BadHeaderError, NotATarError, ShardError, TrailingDataError, TruncatedShardError
 from torchdata_ais.errors.text import Remedy, in_commands, in_programs
 
 _KINDS = {
     b"\x1f\x8b": "a gzip file",
     b"\x28\xb5\x2f\xfd": "a Zstandard file",
     b"BZh": "a bzip2 file",
+    b"LZIP": "an lzip file",
+    b"\x5d\x00\x00": "an LZMA file",
     b"\xfd7zXZ\x00": "an xz file",
     b"\x04\x22\x4d\x18": "an LZ4 file",
+    b"\x02\x21\x4c\x18": "an LZ4 file",
     b"PK\x03\x04": "a zip archive",
     b"PK\x05\x06": "a zip archive",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive",
@@ -135,9 +138,11 @@ class Faults:
         """
         return self.bad_header("one block of zeros stands alone before more data", offset)
 
-    def after_the_end(self, offset: int) -> BadHeaderError:
+    def after_the_end(self, offset: int, why: str = "") -> TrailingDataError:
         """Neither zeros nor another archive follow the end marker."""
-        return self.bad_header("data that is not another archive follows the end of the archive", offset)
+        what = why or f"data that is not another archive follows the end of the archive, at byte {offset}"
+        todo = "write the object again without it: the archive before it is whole, and all its samples are read"
+        return TrailingDataError.at(what, todo=todo, url=self._url, offset=offset)
 
     def not_a_tar(self, block: bytes) -> NotATarError:
         """The first block is not a header."""

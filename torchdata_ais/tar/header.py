@@ -14,6 +14,7 @@ from zlib import adler32
 NUL = b"\0"
 
 _OCTAL = re.compile(rb" *([0-7]*) *")
+_NAME = re.compile(rb"[^\0-\x1f]+\0*")
 _RECORD = re.compile(rb"([1-9][0-9]{0,9}) ([^=]+)=")
 
 
@@ -94,6 +95,20 @@ def is_ustar(header: bytes) -> bool:
     The oldest kind, v7, has no mark.
     """
     return header[257:262] == b"ustar"
+
+
+def may_be_header(block: bytes) -> bool:
+    """Return whether a block of less than 512 bytes may be a cut header.
+
+    It then begins with a name, filled up with NULs, and an octal mode.
+
+    Example:
+        >>> may_be_header(b"a.jpg".ljust(100, NUL) + b"0000644"), may_be_header(b"PK" + bytes(200))
+        (True, False)
+    """
+    mode = block[100:108]
+    has_mode = not mode.strip(b"01234567 \0") and (len(mode) < 8 or mode != bytes(8))
+    return _NAME.fullmatch(block[:100]) is not None and has_mode
 
 
 def link_target(header: bytes) -> str:

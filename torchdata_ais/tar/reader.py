@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from torchdata_ais.errors import BadHeaderError
 from torchdata_ais.tar.errors import Faults
 from torchdata_ais.tar.header import (
     NUL,
@@ -14,6 +15,7 @@ from torchdata_ais.tar.header import (
     TooLarge,
     is_ustar,
     link_target,
+    may_be_header,
     pax_records,
     read_header,
     text_field,
@@ -83,7 +85,8 @@ class TarReader:
     Raises:
         TruncatedShardError: The archive ends in a header, in a member, or without its end marker.
         BadHeaderError: A header is damaged, or of a kind that cannot be read as a stream; or a name is longer than 64
-            KiB; or a single block of zeros is between members; or the bytes after the end are not an archive.
+            KiB; or a single block of zeros is between members.
+        TrailingDataError: The bytes after the end are not an archive.
         NotATarError: The first block is not a tar header.
         ShardError: A member is larger than `max_member_bytes`, and `skip_large` is not set.
 
@@ -224,7 +227,7 @@ class TarReader:
         if said.get("sparse"):
             raise self._faults.refused(_REFUSED[ord("S")], begin, name)
         if digits := said.get("size"):
-            if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+            if not (digits.isascii() and digits.isdigit() and len(digits.lstrip("0")) < 20):
                 raise self._faults.bad_header(f"the PAX header has a size of {digits[:40]!r}", begin, name)
             size = int(digits)
         return begin, name, size, said.get("linkpath", "")
@@ -235,8 +238,10 @@ class TarReader:
         Returns whether another archive follows; False is the end of the stream.
         """
         if block.strip(NUL):
-            if offset == self._start == 0 and NUL not in block:
+            if offset == self._start == 0 and (NUL not in block or not may_be_header(block)):
                 raise self._faults.not_a_tar(block)
+            if offset == self._joint:
+                raise self._faults.after_the_end(offset)
             raise self._faults.truncated("inside a header", self._window.offset)
         if self._extended_at >= 0:
             raise self._faults.truncated("between an extension header and its member", self._window.offset)
@@ -247,7 +252,11 @@ class TarReader:
             if self._require_end:
                 raise self._faults.no_end(self._window.offset)
             return False
-        if not self._window.skip_zeros():
+        try:
+            follows = self._window.skip_zeros()
+        except BadHeaderError as error:  # in a compressed shard: data behind the stream
+            raise self._faults.after_the_end(self._window.offset, error.what) from error
+        if not follows:
             return False
         self._joint = self._window.offset
         if self._joint < offset + 2 * BLOCK:

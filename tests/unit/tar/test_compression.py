@@ -151,6 +151,19 @@ def test_frames_of_parallel_zstd_begin_with_a_frame_to_skip():
         expand(skippable + zst(b"one ") + skippable[:-1])
 
 
+def test_an_lz4_stream_behind_a_frame_to_skip_is_named():
+    skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"index"
+    with pytest.raises(NotATarError, match="an LZ4 file"):
+        expand(skippable * 2, b"\x04\x22\x4d\x18" + bytes(2000))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 9, 600])
+@each_format
+def test_however_few_bytes_follow_a_stream_they_are_not_a_cut_one(compress, size):
+    with pytest.raises(BadHeaderError, match="follows the"):
+        expand(compress(b"one") + b"x" * size)
+
+
 def test_zstd_without_a_content_checksum_and_with_a_long_window():
     assert expand(zstandard.ZstdCompressor(write_checksum=False).compress(TEXT)) == TEXT
     parameters = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)

@@ -1,5 +1,6 @@
 """The tar reader: formats, refusals, places in errors, laziness."""
 
+import gzip
 import io
 import os
 import pickle
@@ -11,8 +12,10 @@ import tracemalloc
 import pytest
 from helpers.archives import archive_of
 
-from torchdata_ais.errors import BadHeaderError, NotATarError, ShardError, TruncatedShardError
+from torchdata_ais.errors import BadHeaderError, NotATarError, ShardError, TrailingDataError, TruncatedShardError
+from torchdata_ais import AISSourceLister
 from torchdata_ais.tar import Link, TarReader
+from torchdata_ais.testing import shard_bytes
 
 URL = "ais://bucket/shard.tar"
 
@@ -329,13 +332,61 @@ def test_archives_after_each_other_are_one():
         assert read(twice[begin:], start=begin)[0][3] == after
 
 
-@pytest.mark.parametrize("tail", [b"garbage", b"\n", b"{}" * 400, header()[:300]])
+@pytest.mark.parametrize("tail", [b"garbage", b"\n", b"{}" * 400, b"x" * 511, b"x" * 512, header()[:300]])
 def test_promise_1_what_follows_the_end_is_an_archive_or_an_error(tail):
-    with pytest.raises(ShardError):
-        read(TWO + tail)
-    with pytest.raises(BadHeaderError, match="follows the end") as caught:
-        read(TWO + b"garbage".ljust(512))
+    reader = iter(TarReader([TWO + tail], url=URL))
+    assert [next(reader)[0], next(reader)[0]] == ["a.jpg", "a.cls"]
+    with pytest.raises(TrailingDataError, match="follows the end") as caught:
+        next(reader)
     assert caught.value.offset == len(TWO)
+
+
+@pytest.mark.parametrize("tail", [b"x", b"x" * 600])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_the_last_sample_before_trailing_data_is_passed_on(tail, pack, tmp_path):
+    path = tmp_path / "s.tar"
+    path.write_bytes(pack(shard_bytes({"a.txt": b"1", "b.txt": b"2"})) + tail)
+    samples = iter(AISSourceLister([str(path)]).load_tar().group_samples())
+    assert [next(samples)["txt"], next(samples)["txt"]] == [b"1", b"2"]
+    with pytest.raises(TrailingDataError, match="all its samples are read"):
+        next(samples)
+    skipping = AISSourceLister([str(path)] * 2).load_tar(on_error="skip").group_samples(adjacent="split")
+    assert [sample["txt"] for sample in skipping] == [b"1", b"2"] * 2
+
+
+NO_TARS = {
+    "an LZ4 file": b"\x04\x22\x4d\x18\x64\x40\xa7" + bytes(200),
+    "a JPEG picture": b"\xff\xd8\xff\xe0\0\x10JFIF\0" + bytes(300),
+    "a Parquet file": b"PAR1" + bytes(300),
+    "a zip archive": b"PK\x03\x04" + bytes(200),
+    "an npy file": b"\x93NUMPY\x01\0\x76\0{'descr': '<f8'}".ljust(127) + b"\n" + bytes(64),
+    "an MP4 video": b"\0\0\0\x18ftypisom" + bytes(200),
+    "an lzip file": b"LZIP\x01" + bytes(300),
+    "an LZMA file": b"\x5d\0\0\x80\0" + b"\xff" * 8 + bytes(300),
+    "a file of unknown kind": b"\x01\x02\0" + bytes(300),
+}
+
+
+def test_a_pax_size_may_have_leading_zeros():
+    data = pax(record(b"size", b"5".zfill(24))) + header() + b"hello".ljust(512, b"\0") + END
+    assert read(data)[0][1] == b"hello"
+    with pytest.raises(BadHeaderError, match="The PAX header has a size of"):
+        read(pax(record(b"size", b"5" * 24)) + header() + END)
+
+
+@pytest.mark.parametrize(("kind", "data"), NO_TARS.items())
+def test_an_object_of_another_kind_is_named_however_short(kind, data):
+    for size in (len(data), 512, 5000):
+        with pytest.raises(NotATarError, match=f"Not a tar archive: {kind}"):
+            read(data.ljust(size, b"\1"))
+
+
+@pytest.mark.parametrize("name", ["BMW.jpg", "PK", "ID3.txt", "n" * 99, "\u00e4.txt"])
+def test_an_archive_cut_in_its_first_header_is_cut_whatever_its_name(name):
+    whole = archive_of([(name, b"1")])
+    for size in range(101, 512):
+        with pytest.raises(TruncatedShardError, match="inside a header"):
+            read(whole[:size])
 
 
 def test_a_global_header_ends_with_its_archive():
