@@ -177,7 +177,7 @@ def whole_runs(  # noqa: C901
 
 
 def _until_trailing(members: Iterable[Member], follows: list[TrailingDataError]) -> Iterator[Member]:
-    """Yield the members; put the error of what follows the archive into a list."""
+    """Yield the members; keep the error of trailing data in `follows`."""
     try:
         yield from members
     except TrailingDataError as error:

@@ -557,6 +557,12 @@ OTHERS: dict[str, Case] = {
     "a template of other digits": case(
         lambda g: list(g.lister("ais://imgs/train-{0..5}.tar").load_tar()), "train-0.tar does not exist", "Name only what is there"
     ),
+    "require='JPG'": case(
+        lambda g: list(AISSourceLister(g.plain).load_tar().group_samples(require="JPG")), "no field 'JPG'", "Fields are lower case: did you mean jpg"
+    ),
+    "require='JPEG;JPG'": case(
+        lambda g: list(AISSourceLister(g.plain).load_tar().group_samples(require="JPEG;JPG")), "no field 'JPEG;JPG'", "did you mean jpeg;jpg"
+    ),
     "a folder of pictures to read": case(
         lambda g: first(AISSourceLister(photos(g))), "the folder holds no shard", "torchdata-ais convert"
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import tempfile
@@ -339,11 +340,48 @@ def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named
     wanted = f"{named} objects are named by templates, and " if named else ""
     todo = "check the spelling of bucket and name"
     if names:
-        todo = f"name only what is there, {names[0]} to {names[-1]}"
+        every = f"{place.name[: number.start()]}*{place.name[number.end() :]}"
+        every = every if place.kind == "file" else replace(place, name=prefix).uri
+        todo = _remedy_of_gap(place.name, number.span(), names, every)
     told = NotFoundError.at(f"{uri} does not exist: {wanted}{where} has {there}", todo=todo, **error.place)
     told.status = error.status
     told.__cause__, told.__suppress_context__ = error.__cause__, True
     return told
+
+
+_SHOWN = 3
+_PAGE = 1000  # a cluster may put as few on a page: of more names some may not be known
+
+
+def _remedy_of_gap(name: str, digits: tuple[int, int], names: list[str], every: str) -> str:
+    """Return the remedy for a missing name, given similar ones.
+
+    Args:
+        name: The missing name.
+        digits: Where its number is.
+        names: Names with the same beginning.
+        every: What lists all of them.
+
+    Example:
+        >>> _remedy_of_gap("t-3.tar", (2, 3), ["t-1.tar", "t-4.tar", "t-10.tar"], "ais://b/t-")
+        '7 numbers are missing between 1 and 10: t-2.tar, t-3.tar, t-5.tar and more. Name all that are there by ais://b/t-'
+    """  # noqa: E501 - the output of a doctest cannot be folded
+    begin, end = name[: digits[0]], name[digits[1] :]
+    texts = [one[len(begin) : len(one) - len(end)] for one in names if one.endswith(end)]
+    known = {int(text): text for text in texts if text.isascii() and text.isdigit()}
+    if not known or len(names) >= _PAGE:
+        return f"name only what is there, such as {names[0]}; all of it is named by {every}"
+    first, last = min(known), max(known)
+    if not first < int(name[slice(*digits)]) < last:
+        return f"name only what is there, {begin}{known[first]}{end} to {begin}{known[last]}{end}"
+    missing = (number for number in range(first, last) if number not in known)
+    is_padded = any(len(text) > 1 and text[0] == "0" for text in known.values())
+    width = digits[1] - digits[0] if is_padded else 1
+    shown = [f"{begin}{number:0{width}d}{end}" for number in itertools.islice(missing, _SHOWN)]
+    count = last - first + 1 - len(known)
+    more = " and more" if count > _SHOWN else ""
+    what = "1 number is" if count == 1 else f"{count} numbers are"
+    return f"{what} missing between {first} and {last}: {', '.join(shown)}{more}. Name all that are there by {every}"
 
 
 _PIECE = 1 << 20

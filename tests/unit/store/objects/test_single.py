@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import xxhash
 
+from torchdata_ais import AISSourceLister
 from torchdata_ais.errors import ConnectError, NotFoundError, ReadError, UsageError
 from torchdata_ais.store import (
     Retry,
@@ -18,6 +19,7 @@ from torchdata_ais.store import (
     put_object,
     resolve_options,
 )
+from torchdata_ais.testing import shard_bytes
 
 BODY = random.Random(0).randbytes(3_000_000)
 
@@ -155,3 +157,31 @@ def test_names_that_no_object_can_have_are_not_stored(ais_bucket, store, name):
 
     with pytest.raises(UsageError, match=r"No object can be called .* Choose another name"):
         put_object(f"ais://{ais_bucket.name}/{name}", never(), store)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "wanted", "told"),
+    [
+        (["0", "1", "2", "4"], "t-{0..4}", r"1 number is missing between 0 and 4: t-3\.tar\. Name all"),
+        (["1", "2", "10"], "t-{1..10}", r"7 numbers are missing between 1 and 10: t-3\.tar, t-4\.tar, t-5\.tar and"),
+        (["000", "003"], "t-{000..003}", r"2 numbers are missing between 0 and 3: t-001\.tar, t-002\.tar\. Name"),
+        (["9", "10"], "t-{9..12}", r"Name only what is there, t-9\.tar to t-10\.tar"),
+    ],
+)
+@pytest.mark.parametrize("local", [False, True])
+def test_a_gap_in_the_numbers_of_shards_names_the_missing_ones(
+    ais_cluster, ais_bucket, tmp_path, numbers, wanted, told, local
+):
+    base = str(tmp_path) if local else f"ais://{ais_bucket.name}"
+    for number in numbers:
+        data = shard_bytes({f"{number}.txt": b"1"})
+        if local:
+            (tmp_path / f"t-{number}.tar").write_bytes(data)
+        else:
+            ais_bucket.object(f"t-{number}.tar").get_writer().put_content(data)
+    with pytest.raises(NotFoundError, match=told.replace("t-", f"{base}/t-" if local else "t-")) as caught:
+        list(AISSourceLister(f"{base}/{wanted}.tar", cluster=ais_cluster).load_tar())
+    if " by " in caught.value.todo:  # what the message says is done
+        named = caught.value.todo.rpartition(" by ")[2]
+        pipe = AISSourceLister(named, cluster=ais_cluster).load_tar()
+        assert len(list(pipe)) == len(numbers)
