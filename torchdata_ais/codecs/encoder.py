@@ -19,7 +19,7 @@ from PIL import Image
 from torchdata_ais._util.arguments import check_function
 from torchdata_ais._util.versions import require
 from torchdata_ais.codecs import tenbin
-from torchdata_ais.codecs.handlers import by_name, ends_with, extension
+from torchdata_ais.codecs.handlers import INTEGER, by_name, ends_with, extension
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, EncodeError, EncodeUsageError, UsageError
 
 
@@ -139,6 +139,7 @@ class FieldEncoder:
     bytes_only: bool = False
     allow_pickle: bool = False
     quality: int = 100
+    allow_nan: bool = False
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return a new dict with the encoded fields."""
@@ -221,6 +222,7 @@ def build_encoder(
     *,
     allow_pickle: bool = False,
     quality: int = 100,
+    allow_nan: bool = False,
 ) -> Encoder:
     """Return the function that turns the values of a sample into bytes.
 
@@ -233,6 +235,7 @@ def build_encoder(
             a dict from endings to functions of the value; or a function of the whole sample.
         allow_pickle: Let ``pkl`` fields be pickled: readers must run code to load them.
         quality: For JPEG and WebP, 1 to 100; WebP at 100 is lossless.
+        allow_nan: Let NaN and infinities into ``json`` fields, where strict readers refuse them.
 
     Raises:
         UsageError: `spec` is something else, or `quality` out of range.
@@ -245,7 +248,7 @@ def build_encoder(
     if isinstance(quality, bool) or not isinstance(quality, int) or not 1 <= quality <= 100:
         raise UsageError.at(f"quality must be 1 to 100, not {quality!r}")
     if spec is True:
-        return FieldEncoder(allow_pickle=allow_pickle, quality=quality)
+        return FieldEncoder(allow_pickle=allow_pickle, quality=quality, allow_nan=allow_nan)
     if spec is False or spec is None:
         return FieldEncoder(bytes_only=True)
     if isinstance(spec, Mapping):
@@ -273,11 +276,13 @@ def _text(value: Any, _: FieldEncoder) -> bytes:
 
 def _integer(value: Any, _: FieldEncoder) -> bytes:
     if isinstance(value, str):
-        try:
-            int(value)  # as the reader will parse it
-        except ValueError:
-            raise ValueError(f"{value!r:.60} is no whole number, as the number of a class is") from None
+        if not INTEGER.fullmatch(value.encode("utf-8", "surrogatepass")):  # as the reader will parse it
+            raise ValueError(f"{value!r:.60} is no whole number, as the number of a class is")
         return value.encode("ascii")
+    if isinstance(value, (float, np.floating)):  # pandas makes them of integers with gaps
+        if not float(value).is_integer():
+            raise ValueError(f"{value!r:.60} is no whole number")
+        value = int(value)
     return str(int(operator.index(value))).encode("ascii")
 
 
@@ -291,20 +296,43 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a value of type {type(value).__name__} cannot be stored")
 
 
-def _json(value: Any, _: FieldEncoder) -> bytes:
-    if isinstance(value, str):
-        json.loads(value)  # already JSON, as users of WebDataset pass it; anything else is a mistake
+def _json(value: Any, options: FieldEncoder) -> bytes:
+    if isinstance(value, str):  # already JSON, as users of WebDataset pass it; anything else is a mistake
+        _check_json(value, options)
         return value.encode("utf-8")
-    return json.dumps(value, default=_plain).encode("utf-8")
+    return _dumped(value, options).encode("utf-8")
 
 
-def _jsonl(value: Any, _: FieldEncoder) -> bytes:
+def _jsonl(value: Any, options: FieldEncoder) -> bytes:
     if isinstance(value, str):
         for line in value.split("\n"):
             if line.strip():
-                json.loads(line)
+                _check_json(line, options)
         return value.encode("utf-8")
-    return "".join(json.dumps(item, default=_plain) + "\n" for item in value).encode("utf-8")
+    return "".join(_dumped(item, options) + "\n" for item in value).encode("utf-8")
+
+
+def _dumped(value: Any, options: FieldEncoder) -> str:
+    try:
+        return json.dumps(value, default=_plain, allow_nan=options.allow_nan)
+    except ValueError as error:
+        raise _no_json() if "Out of range float" in str(error) else error from None
+
+
+def _check_json(text: str, options: FieldEncoder) -> None:
+    """Raise `ValueError` unless this is JSON."""
+
+    def refuse(_: str) -> None:
+        if not options.allow_nan:
+            raise _no_json()
+
+    json.loads(text, parse_constant=refuse)
+
+
+def _no_json() -> ValueError:
+    return ValueError(
+        "NaN and Infinity are no JSON, and strict readers refuse them; write None, or pass allow_nan=True"
+    )
 
 
 def _array(value: Any) -> Any:

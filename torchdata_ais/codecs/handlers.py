@@ -6,7 +6,9 @@ The name comes with a leading dot (``".seg.png"``), as users of WebDataset expec
 
 from __future__ import annotations
 
+import codecs
 import io
+import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -231,6 +233,20 @@ def by_name(functions: Mapping[str, _T]) -> dict[str, _T]:
     return {
         name: functions[kind] for kind, names in FIELD_KINDS.items() if kind in functions for name in names
     }
+
+
+INTEGER = re.compile(rb"\s*[+-]?[0-9]+\s*")
+"""The text of a whole number: digits, unlike what Python's ``int()`` takes."""
+
+
+def without_mark(data: bytes) -> bytes:
+    r"""Return the bytes of a text without UTF-8's byte order mark.
+
+    Example:
+        >>> without_mark(b"\xef\xbb\xbfa cat")
+        b'a cat'
+    """
+    return data.removeprefix(codecs.BOM_UTF8)
 
 
 _SIGNS = {

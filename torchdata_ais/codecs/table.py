@@ -14,7 +14,7 @@ import numpy as np
 
 from torchdata_ais._util.versions import require
 from torchdata_ais.codecs import tenbin
-from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Decoded, by_name, extension
+from torchdata_ais.codecs.handlers import INTEGER, MAX_GZ_BYTES, Decoded, by_name, extension, without_mark
 from torchdata_ais.errors import DecodeError, DecodeUsageError
 from torchdata_ais.errors.text import Remedy, in_programs
 from torchdata_ais.tar import kind_of
@@ -25,9 +25,9 @@ class FieldTable:
     """Decodes the fields that need no further choice.
 
     ================================  =====================================================
-    ``txt text transcript html htm``  str (UTF-8)
+    ``txt text transcript html htm``  str (UTF-8, without its byte order mark)
     ``cls cls2 class count index``
-    ``inx id``                        int
+    ``inx id``                        int (digits with or without a sign)
     ``json jsn``, ``jsonl``           any JSON value, list of the values of the lines
     ``npy``, ``npz``                  ndarray, dict of ndarrays; no object arrays
     ``ten tb tenbin``                 list of ndarrays
@@ -62,15 +62,16 @@ class FieldTable:
 
 basichandlers = FieldTable()
 
+_MOST_DIGITS = 4000  # Python converts no more than 4,300
+
 
 def _text(data: bytes, _: FieldTable) -> str:
-    return data.decode("utf-8")
+    return without_mark(data).decode("utf-8")
 
 
 def _integer(data: bytes, _: FieldTable) -> int:
-    try:
-        return int(data)
-    except ValueError:
+    digits = without_mark(data)
+    if not INTEGER.fullmatch(digits) or len(digits) > _MOST_DIGITS:
         kind = kind_of(data) if data else "there are none"
         raise DecodeError.at(
             f"the {len(data)} bytes are no whole number: {kind}",
@@ -79,15 +80,16 @@ def _integer(data: bytes, _: FieldTable) -> int:
                 in_programs("; or leave the field out with only= and number the names by .map_dict(cls=...)"),
                 in_programs('; or use on_error="skip"'),
             ),
-        ) from None
+        )
+    return int(digits)
 
 
 def _json(data: bytes, _: FieldTable) -> Any:
-    return json.loads(data)
+    return json.loads(without_mark(data))
 
 
 def _jsonl(data: bytes, _: FieldTable) -> list[Any]:
-    return [json.loads(line) for line in data.split(b"\n") if line.strip()]
+    return [json.loads(line) for line in without_mark(data).split(b"\n") if line.strip()]
 
 
 def _npy(data: bytes, table: FieldTable) -> Any:

@@ -383,6 +383,7 @@ class ConvertNames(SourceNames, EditNames, total=False):
     keep_meta: bool
     allow_pickle: bool
     quality: int
+    allow_nan: bool
     user: str
     group: str
     mode: int
@@ -455,7 +456,7 @@ def convert(
         cluster: See `torchdata_ais.store.Cluster`.
         **named: Single parts of `source_options` (``kind columns root shuffle
             image_field part split``) and of `edit` (``select decode map rng
-            fields keys check encoder allow_pickle quality``), by their names, and further arguments of `ShardWriter`:
+            fields keys check encoder allow_pickle quality allow_nan``), by their names, and further arguments of `ShardWriter`:
             ``manifest maxcount maxsize post compress mtime ...``.
 
     Raises:

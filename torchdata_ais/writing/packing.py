@@ -50,6 +50,7 @@ class SamplePacker:
         keep_meta: Whether fields that begin with ``_`` are stored, too.
         allow_pickle: See `build_encoder`.
         quality: See `build_encoder`.
+        allow_nan: See `build_encoder`.
         user: Owner of the members.
         group: Group of the members.
         mode: Their permission bits.
@@ -63,12 +64,13 @@ class SamplePacker:
         keep_meta: bool = False,
         allow_pickle: bool = False,
         quality: int = 100,
+        allow_nan: bool = False,
         user: str = "bigdata",
         group: str = "bigdata",
         mode: int = 0o0444,
         mtime: float | None = None,
     ) -> None:
-        self._encode = build_encoder(encoder, allow_pickle=allow_pickle, quality=quality)
+        self._encode = build_encoder(encoder, allow_pickle=allow_pickle, quality=quality, allow_nan=allow_nan)
         self._keep_meta = keep_meta
         self._has_warned = False
         self._tar = TarBuilder(mtime=mtime or 0, mode=mode, user=user, group=group)

@@ -161,7 +161,7 @@ class ShardWriter(Writer):
         cluster: See `torchdata_ais.store.Cluster`.
         compress: As in `TarWriter`.
         format: As in `TarWriter`.
-        user, group, mode, mtime, encoder, keep_meta, allow_pickle, quality: As in `TarWriter`.
+        user, group, mode, mtime, encoder, keep_meta, allow_pickle, quality, allow_nan: As in `TarWriter`.
 
     Attributes:
         shards: A `ShardInfo` for each finished shard.
@@ -214,6 +214,7 @@ class ShardWriter(Writer):
         keep_meta: bool = False,
         allow_pickle: bool = False,
         quality: int = 100,
+        allow_nan: bool = False,
     ) -> None:
         self._step = shard_step
         self._pattern = pattern
@@ -250,6 +251,7 @@ class ShardWriter(Writer):
             keep_meta=keep_meta,
             allow_pickle=allow_pickle,
             quality=quality,
+            allow_nan=allow_nan,
             user=user,
             group=group,
             mode=mode,

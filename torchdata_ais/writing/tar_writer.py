@@ -45,6 +45,7 @@ class TarWriter(Writer):
         format: USTAR always, with PAX headers where needed; named here only to be checked.
         allow_pickle: Let ``pkl`` fields be pickled.
         quality: For JPEG and WebP, 1 to 100.
+        allow_nan: Let NaN and infinities into ``json`` fields, where strict readers refuse them.
         cluster: See `torchdata_ais.store.Cluster`.
 
     Attributes:
@@ -86,6 +87,7 @@ class TarWriter(Writer):
         *,
         allow_pickle: bool = False,
         quality: int = 100,
+        allow_nan: bool = False,
         cluster: Cluster = None,
     ) -> None:
         check_format(format)
@@ -96,6 +98,7 @@ class TarWriter(Writer):
             keep_meta=keep_meta,
             allow_pickle=allow_pickle,
             quality=quality,
+            allow_nan=allow_nan,
             user=user,
             group=group,
             mode=mode,

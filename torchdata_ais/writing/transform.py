@@ -159,6 +159,7 @@ class Edit:
         encoder: As in `TarWriter`.
         allow_pickle: As in `TarWriter`.
         quality: As in `TarWriter`.
+        allow_nan: As in `TarWriter`.
 
     Raises:
         UsageError: A value that cannot work.
@@ -178,6 +179,7 @@ class Edit:
     encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True
     allow_pickle: bool = False
     quality: int = 100
+    allow_nan: bool = False
 
     def __post_init__(self) -> None:
         decode = None if isinstance(self.decode, str) else self.decode
@@ -192,7 +194,9 @@ class Edit:
 
     def encode(self) -> Encoder:
         """Return the function that makes bytes of the values of a sample."""
-        return build_encoder(self.encoder, allow_pickle=self.allow_pickle, quality=self.quality)
+        return build_encoder(
+            self.encoder, allow_pickle=self.allow_pickle, quality=self.quality, allow_nan=self.allow_nan
+        )
 
     @property
     def is_copy(self) -> bool:

@@ -6,12 +6,14 @@ import gzip
 import io
 import json
 import pickle
+from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import pytest
 import torch
 
+from torchdata_ais import ShardWriter, TarWriter, convert
 from torchdata_ais.codecs import Decoder, EncodeError, build_encoder, imagehandler
 from torchdata_ais.codecs.encoder import FORMATS
 from torchdata_ais.errors import UsageError
@@ -90,7 +92,15 @@ def test_numpy_and_torch_numbers_are_accepted_as_labels_and_in_json() -> None:
         ("cls", 3.7),
         ("cls", [1]),
         ("cls", "cat"),
-        ("cls", np.float32(3)),
+        ("cls", np.float32(3.5)),
+        ("cls", float("nan")),
+        ("cls", float("inf")),
+        ("cls", "1_0"),
+        ("cls", "\u0663"),
+        ("json", {"x": [float("nan")]}),
+        ("json", '{"x": NaN}'),
+        ("jsonl", [1, float("-inf")]),
+        ("jsonl", "1\n-Infinity\n"),
         ("txt", 7),
         ("json", "not json"),
         ("json", {"x": object()}),
@@ -119,6 +129,34 @@ def test_a_value_that_would_not_read_back_is_refused_when_written(field: str, va
     assert (error.key, error.field) == ("a", field)
     assert f"Field {field!r} of sample 'a' cannot be written" in str(error)
     assert isinstance(error, ValueError)
+
+
+def test_whole_floats_are_labels() -> None:
+    for value in (3.0, np.float32(3), np.float64(3)):
+        assert encoded("cls", value) == b"3"
+    assert encoded("cls", -1e15) == b"-1000000000000000"
+
+
+def test_nan_is_written_into_json_only_if_allowed(tmp_path: Path) -> None:
+    for field, value in {"json": [float("nan")], "jsonl": [float("nan")]}.items():
+        with pytest.raises(EncodeError, match="pass allow_nan=True"):
+            encoded(field, value)
+        assert b"NaN" in encoded(field, value, allow_nan=True)
+    assert encoded("json", '{"x": NaN}', allow_nan=True) == b'{"x": NaN}'
+    sample = {"__key__": "a", "json": {"x": float("inf")}}
+    for writer in (TarWriter(str(tmp_path / "a.tar")), ShardWriter(str(tmp_path / "b-%d.tar"))):
+        with pytest.raises(EncodeError), writer:
+            writer.write(sample)
+    with TarWriter(str(tmp_path / "c.tar"), allow_nan=True) as one:
+        one.write(sample)
+    with ShardWriter(str(tmp_path / "d-%d.tar"), allow_nan=True) as several:
+        several.write(sample)
+    assert b"Infinity" in (tmp_path / "c.tar").read_bytes()
+    assert b"Infinity" in (tmp_path / "d-0.tar").read_bytes()
+    with pytest.raises(EncodeError):
+        convert(str(tmp_path / "c.tar"), str(tmp_path / "e-%d.tar"), decode="pil")
+    convert(str(tmp_path / "c.tar"), str(tmp_path / "f-%d.tar"), decode="pil", allow_nan=True)
+    assert b"Infinity" in (tmp_path / "f-0.tar").read_bytes()
 
 
 def test_pickle_is_written_only_on_request() -> None:

@@ -66,7 +66,7 @@ def shared_fields() -> dict[str, bytes]:
     for name in ("txt", "text", "transcript"):
         fields[name] = "Grüße, 世界\n".encode()
     for name, text in zip(
-        ("cls", "cls2", "index", "inx", "id"), (b"7", b" 007\n", b"-3", b"+12", b"1_000"), strict=True
+        ("cls", "cls2", "index", "inx", "id"), (b"7", b" 007\n", b"-3", b"+12", b"1000"), strict=True
     ):
         fields[name] = text
     fields["json"] = b'{"a": [1, 2.5, null, NaN], "b": "\\u00fc"}'
@@ -82,6 +82,26 @@ def shared_fields() -> dict[str, bytes]:
     for name in ("bin", "unknown", "", "xml", "mp4", "wav", "jpgx"):
         fields[name] = b"\xff\x00raw"
     return fields
+
+
+@pytest.mark.parametrize("data", [b"2021_05", b"1_2", b"", b"+", b"- 1", b"1.0", "\u0663".encode(), b"1" * 5000])
+@pytest.mark.parametrize("field", ["id", "index", "cls"])
+def test_a_number_is_digits(field: str, data: bytes) -> None:
+    with pytest.raises(DecodeError, match="no whole number"):
+        decoded(field, data)
+
+
+def test_the_byte_order_mark_of_a_text_is_no_part_of_it() -> None:
+    mark = b"\xef\xbb\xbf"
+    for field, data, value in [
+        ("txt", b"a cat", "a cat"),
+        ("html", b"<p>", "<p>"),
+        ("cls", b"7\n", 7),
+        ("json", b"[1]", [1]),
+        ("jsonl", b"1\n2\n", [1, 2]),
+    ]:
+        assert decoded(field, mark + data) == decoded(field, data) == value
+    assert decoded("txt", b"a" + mark) == "a\ufeff"
 
 
 @pytest.mark.parametrize("field", list(shared_fields()))

@@ -253,7 +253,7 @@ class ShardDatasink(Datasink):
         index: Whether, and where, to store the sample index, once all tasks have ended.
         overwrite: Write even if there are shards of this pattern.
         cluster: See `torchdata_ais.store.Cluster`; default ``AIS_ENDPOINT`` of this process, also in the tasks.
-        user, group, mode, mtime, encoder, keep_meta, allow_pickle, quality: As in `TarWriter`.
+        user, group, mode, mtime, encoder, keep_meta, allow_pickle, quality, allow_nan: As in `TarWriter`.
 
     Attributes:
         shards: The written shards, at the end; by name.
@@ -288,6 +288,7 @@ class ShardDatasink(Datasink):
         keep_meta: bool = False,
         allow_pickle: bool = False,
         quality: int = 100,
+        allow_nan: bool = False,
     ) -> None:
         check_ray()
         super().__init__()
@@ -309,6 +310,7 @@ class ShardDatasink(Datasink):
             "keep_meta": keep_meta,
             "allow_pickle": allow_pickle,
             "quality": quality,
+            "allow_nan": allow_nan,
         }
         self.shards: list[ShardInfo] = []
         self._writer(0, None)  # whether the arguments can work

@@ -228,7 +228,7 @@ def _csv_rows(text: str, url: str) -> list[Row]:
                     url=url,
                 )
             if cells:
-                rows.append(dict(zip(header, cells, strict=True)))
+                rows.append(dict(zip(header, (cell or None for cell in cells), strict=True)))
             begin = lines.line_num + 1
     except csv.Error as error:
         todo = "mend that line; a quote that opens a cell has to close it"

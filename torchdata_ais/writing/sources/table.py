@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
 import posixpath
 import re
@@ -32,7 +33,9 @@ _FILES = frozenset(
     | MEDIA
 )
 _LIKELY = {"caption": "txt", "text": "txt", "label": "cls", "class": "cls", "category": "cls"}
-_INTEGER = re.compile(r"[+-]?\d+")
+_WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0+)?")
+_INTEGERS = frozenset(FIELD_KINDS["integer"])
+_TEXTS = frozenset(FIELD_KINDS["text"])
 _FEW_CLASSES = 1000
 BY_ENDING = frozenset([_FILE, "image", "audio"])
 _LOOKED_AT = 100  # rows, to guess the contents of a table
@@ -118,7 +121,9 @@ class TableColumns:
             return named, {}
         values = {row.get(column) for _, row in self._rows.take(range(len(self._rows)), [column])}
         values -= {None, ""}
-        if all(map(_is_number, values)) or not all(isinstance(value, str | int) for value in values):
+        if all(isinstance(_whole(value), int | None) for value in values) or not all(
+            isinstance(value, str | int) for value in values
+        ):
             return [], {}  # encoding reports values that are not classes, with the row
         names = sorted(str(value) for value in values)
         if len(names) > max(_FEW_CLASSES, len(self._rows) // 2):
@@ -130,8 +135,19 @@ class TableColumns:
         return names, {name: number for number, name in enumerate(names)}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) or (isinstance(value, str) and _INTEGER.fullmatch(value) is not None)
+def _whole(value: Any) -> Any:
+    """Return the whole number that a label is; None of NaN.
+
+    pandas makes floats of integers with gaps. Anything else is returned as it is.
+
+    Example:
+        >>> _whole(2.0), _whole("2.0"), _whole("+3"), _whole("2021_05"), _whole(float("nan"))
+        (2, 2, 3, '2021_05', None)
+    """
+    if isinstance(value, float):
+        return None if math.isnan(value) else int(value) if value.is_integer() else value
+    found = _WHOLE.fullmatch(value) if isinstance(value, str) else None
+    return int(found[1]) if found else value
 
 
 def _kind_of(value: Any) -> str:
@@ -161,6 +177,7 @@ _LONGEST_PATH = 4096
 _BASE64 = ("/9j/", "iVBORw0KGgo", "UklGR", "R0lGOD")  # JPEG, PNG, RIFF, GIF
 _KEYS = ("__key__", "key")
 _VALUES = frozenset(name for kind in ("text", "integer", "json", "jsonl") for name in FIELD_KINDS[kind])
+_NEVER_EMPTY = (_VALUES - _TEXTS) | set(_KEYS)
 
 
 def no_file(value: str) -> Remedy:
@@ -195,9 +212,13 @@ class LoadRow:
         counted = number + 1  # as people count, below the header
         row: dict[str, tuple[str, Any]] = {}
         for column, value in cells.items():
-            if value is None or value == "":
+            name = self.fields[column]
+            ending = name.lower().rpartition(".")[2]
+            if ending in _INTEGERS and not (name == CLASS and str(value) in self.numbers):
+                value = _whole(value)  # noqa: PLW2901
+            if value is None or (value == "" and (column in self.files or ending in _NEVER_EMPTY)):
                 continue
-            if (name := self.fields[column]) in row:
+            if name in row:
                 raise UsageError.at(
                     f"row {counted} has two columns for {name!r}", todo="rename one with columns="
                 )
@@ -375,7 +396,7 @@ def table(
     ==========================================  ==================================================================
 
     Classes that are words become the numbers of these words in their order. An empty cell of a CSV table, or null,
-    gives nothing. Memory: a table of text; of a Parquet file 64 rows, or all of it if it is shuffled.
+    gives nothing; an empty text is one. Memory: a table of text; of a Parquet file 64 rows, or all of it if it is shuffled.
 
     Args:
         urls: A ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson`` or ``.parquet`` file or object, or several Parquet files.
@@ -395,7 +416,7 @@ def table(
         >>> _ = (folder / "pets.csv").write_text("file_name,label,owner\na.jpg,3,Ann\n")
         >>> source = table(str(folder / "pets.csv"), StoreOptions(), columns={"label": "cls"})
         >>> [source.load(item) for _, item in source.items()]
-        [{'__key__': '000000000', 'jpg': b'...', 'cls': '3', 'json': {'owner': 'Ann'}}]
+        [{'__key__': '000000000', 'jpg': b'...', 'cls': 3, 'json': {'owner': 'Ann'}}]
     """
     names = [urls] if isinstance(urls, str) else list(urls)
     rows = read_rows(names, options)

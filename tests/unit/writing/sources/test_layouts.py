@@ -211,6 +211,46 @@ def test_a_parquet_table_of_paths_captions_and_labels(tmp_path: Path) -> None:
     assert keys(shuffled) != keys(done)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_an_empty_caption_is_a_text_and_a_null_is_none(tmp_path: Path, kind: str) -> None:
+    lay(tmp_path, {"a.jpg": picture()})
+    rows = {"jpg": ["a.jpg"] * 3, "caption": ["", None, "b"], "owner": ["", "x", None], "label": [1, None, 2]}
+    path = tmp_path / f"t.{kind}"
+    if kind == "parquet":
+        parquet(path, rows)
+    else:
+        path.write_text("".join(json.dumps({name: rows[name][n] for name in rows}) + "\n" for n in range(3)))
+    done = convert(path, f"{tmp_path}/out/s-%d.tar", columns={"caption": "txt", "label": "cls"})
+    assert [(s.get("txt"), s.get("json"), s.get("cls")) for s in read(done)] == [
+        (b"", b'{"owner": ""}', b"1"), (None, b'{"owner": "x"}', None), (b"b", None, b"2"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv"])
+def test_labels_that_pandas_made_floats_are_whole_numbers(tmp_path: Path, kind: str) -> None:
+    lay(tmp_path, {"a.jpg": picture()})
+    path, labels = tmp_path / f"t.{kind}", [10.0, 2.0, None, 0.0]
+    if kind == "parquet":
+        parquet(path, {"jpg": ["a.jpg"] * 5, "label": [*labels, float("nan")]})
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps({"jpg": "a.jpg", "label": one}) + "\n" for one in labels))
+    else:
+        path.write_text("jpg,label\n" + "".join(f"a.jpg,{'' if one is None else one}\n" for one in labels))
+    done = convert(path, f"{tmp_path}/out/s-%d.tar", columns={"label": "cls"})
+    assert [s.get("cls") for s in read(done)][:4] == [b"10", b"2", None, b"0"]
+    assert done.classes is None
+
+
+def test_an_id_with_an_underscore_is_a_word(tmp_path: Path) -> None:
+    lay(tmp_path, {"a.jpg": picture()})
+    (tmp_path / "t.csv").write_text("jpg,label\na.jpg,1_0\na.jpg,10\n")
+    done = convert(tmp_path / "t.csv", f"{tmp_path}/out/s-%d.tar", columns={"label": "cls"})
+    assert json.loads(Path(done.classes or "").read_text()) == ["10", "1_0"]
+    (tmp_path / "u.csv").write_text("jpg,label\na.jpg,1_0\n")
+    with pytest.raises(EncodeError, match="no whole number"):
+        convert(tmp_path / "u.csv", f"{tmp_path}/no/s-%d.tar", columns={"label": "id"})
+
+
 def test_hugging_faces_parquet_brings_pictures_and_names_of_classes(tmp_path: Path) -> None:
     images = [{"bytes": picture(n), "path": f"{n}.jpg"} for n in range(3)]
     label = {"info": {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
