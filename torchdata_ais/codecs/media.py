@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import io
+import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from torchdata_ais._util.versions import require
+from torchdata_ais.codecs import audio_frames, containers
+from torchdata_ais.codecs.containers import Measure
 from torchdata_ais.codecs.handlers import extension, names
 from torchdata_ais.errors import DecodeError
+from torchdata_ais.tar import kind_of
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +44,90 @@ def torch_audio(name: str, data: bytes) -> tuple[torch.Tensor, int] | None:
     import torch
 
     soundfile = require("soundfile", "decoding audio")
-    frames, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
-    return torch.from_numpy(frames).T.contiguous(), int(rate)
+    whole, least, most = measured(data)
+    try:
+        frames, rate = _decoded(soundfile, whole)
+    except soundfile.LibsndfileError as error:  # its text has an address in memory
+        why = str(error.error_string).rstrip(".")
+        if "does not exist" in why:
+            why = f"it is no sound ({kind_of(data) if data else 'there is nothing'})"
+        raise DecodeError.at(f"libsndfile cannot read the {len(data)} bytes: {why}") from error
+    if not least <= len(frames) <= (len(frames) if most is None else most):
+        raise DecodeError.at(
+            f"the file is cut, or a length in it is wrong: it says {least} frames, and {len(frames)} were decoded"
+        )
+    return torch.from_numpy(frames).T.contiguous(), rate
+
+
+def _decoded(soundfile: Any, data: bytes) -> tuple[NDArray[np.float32], int]:
+    """Return the samples, (frames, channels), and the rate."""
+    with soundfile.SoundFile(io.BytesIO(data)) as file:
+        rate, how = int(file.samplerate), {"dtype": "float32", "always_2d": True}
+        if file.frames * file.channels <= _PLAUSIBLE * len(data):
+            return file.read(file.frames, **how), rate
+        blocks = list(itertools.takewhile(len, iter(lambda: file.read(_BLOCK_FRAMES, **how), None)))
+        return np.concatenate(blocks or [np.empty((0, file.channels), np.float32)]), rate
+
+
+_PLAUSIBLE = 64  # values for each byte: a sound that says more is read in blocks
+_BLOCK_FRAMES = 1 << 16
+
+
+def measured(data: bytes) -> Measure:
+    """Return the measure of a sound, by its content; of an unknown kind the bytes.
+
+    Raises:
+        DecodeError: It is cut, or its lengths contradict each other.
+
+    Example:
+        >>> import soundfile
+        >>> file = io.BytesIO()
+        >>> soundfile.write(file, [0.0] * 100, 8000, format="WAV")
+        >>> measured(file.getvalue())[1:]
+        (100, 100)
+        >>> measured(file.getvalue()[:-1])
+        Traceback (most recent call last):
+        torchdata_ais.errors.DecodeError: The file is cut: its data chunk at byte 36 has 199 of 200 bytes
+    """
+    if data[:4] in (b"RIFF", b"RF64", b"BW64") and data[8:12] == b"WAVE":
+        return containers.measure_wave(data)
+    for magic, measure in _MEASURES.items():
+        if data.startswith(magic):
+            return measure(data)
+    if data.startswith(b"OggS"):
+        containers.check_ogg(data)
+        return Measure(data)
+    begin = audio_frames.behind_id3(data)
+    if data.startswith(b"fLaC", begin):
+        return audio_frames.measure_flac(data, begin)
+    if begin or data[:1] in (b"\xff", b"\0"):
+        return audio_frames.measure_mpeg(data, begin)
+    return Measure(data)
+
+
+_MEASURES: dict[bytes, Callable[[bytes], Measure]] = {
+    b"riff\x2e\x91\xcf\x11": containers.measure_wave64,
+    b"FORM": containers.measure_iff,
+    b".snd": containers.measure_au,
+    b"dns.": containers.measure_au,
+    b"caff": containers.measure_caf,
+    b"NIST_1A": containers.measure_nist,
+}
+
+
+def check_video(data: bytes) -> None:
+    """Raise `DecodeError` if a video is cut.
+
+    Seen in MP4 and QuickTime, Matroska and WebM, AVI and Ogg.
+    """
+    if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
+        containers.check_boxes(data)
+    elif data.startswith(b"\x1a\x45\xdf\xa3"):
+        containers.check_matroska(data)
+    elif data.startswith(b"RIFF") and data[8:12] == b"AVI ":
+        containers.check_avi(data)
+    elif data.startswith(b"OggS"):
+        containers.check_ogg(data)
 
 
 VIDEO_EXTENSIONS = frozenset(names("mp4 m4v mkv ogv mjpeg avi mov h264 mpg mpeg webm wmv"))
@@ -61,6 +151,7 @@ def torch_video(name: str, data: bytes) -> tuple[torch.Tensor, torch.Tensor, dic
         return None
     import torch
 
+    check_video(data)
     frames, sound, info = _read(data)
     if not frames and not sound:
         raise DecodeError.at(f"the {len(data)} bytes have neither pictures nor sound")

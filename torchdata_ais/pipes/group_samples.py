@@ -143,10 +143,11 @@ class TarSampleGrouper(Pipe[Sample]):
         for wanted in self._require:
             if wanted not in sample and not any(name in sample for name in wanted.split(";")):
                 lower = wanted.lower()
-                is_lower = lower == wanted or not any(name in sample for name in lower.split(";"))
+                is_other_case = lower != wanted and any(name in sample for name in lower.split(";"))
+                mend = f"fields are lower case: did you mean {lower}?" if is_other_case else "mend the shard"
                 raise MissingFieldError.at(
                     f"the sample {run.key!r} has no field {wanted!r}, only {shown_fields(sample)}",
-                    todo=Remedy("mend the shard" if is_lower else f"fields are lower case: did you mean {lower}?", in_programs("skip such samples with group_samples(on_error='skip')")),
+                    todo=Remedy(mend, in_programs("skip such samples with group_samples(on_error='skip')")),
                     url=url, offset=run.offset, key=run.key, field=wanted,
                 )  # fmt: skip
 

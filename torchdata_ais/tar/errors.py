@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from torchdata_ais.errors import BadHeaderError, NotATarError, ShardError, TrailingDataError, TruncatedShardError
+from torchdata_ais.errors import (
+    BadHeaderError,
+    NotATarError,
+    ShardError,
+    TrailingDataError,
+    TruncatedShardError,
+)
 from torchdata_ais.errors.text import Remedy, in_commands, in_programs
 
 _KINDS = {
@@ -141,7 +147,9 @@ class Faults:
     def after_the_end(self, offset: int, why: str = "") -> TrailingDataError:
         """Neither zeros nor another archive follow the end marker."""
         what = why or f"data that is not another archive follows the end of the archive, at byte {offset}"
-        todo = "write the object again without it: the archive before it is whole, and all its samples are read"
+        todo = (
+            "write the object again without it: the archive before it is whole, and all its samples are read"
+        )
         return TrailingDataError.at(what, todo=todo, url=self._url, offset=offset)
 
     def not_a_tar(self, block: bytes) -> NotATarError:

@@ -456,7 +456,8 @@ def convert(
         cluster: See `torchdata_ais.store.Cluster`.
         **named: Single parts of `source_options` (``kind columns root shuffle
             image_field part split``) and of `edit` (``select decode map rng
-            fields keys check encoder allow_pickle quality allow_nan``), by their names, and further arguments of `ShardWriter`:
+            fields keys check encoder allow_pickle quality allow_nan``), by
+            their names, and further arguments of `ShardWriter`:
             ``manifest maxcount maxsize post compress mtime ...``.
 
     Raises:

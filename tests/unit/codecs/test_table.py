@@ -84,7 +84,9 @@ def shared_fields() -> dict[str, bytes]:
     return fields
 
 
-@pytest.mark.parametrize("data", [b"2021_05", b"1_2", b"", b"+", b"- 1", b"1.0", "\u0663".encode(), b"1" * 5000])
+@pytest.mark.parametrize(
+    "data", [b"2021_05", b"1_2", b"", b"+", b"- 1", b"1.0", "\u0663".encode(), b"1" * 5000]
+)
 @pytest.mark.parametrize("field", ["id", "index", "cls"])
 def test_a_number_is_digits(field: str, data: bytes) -> None:
     with pytest.raises(DecodeError, match="no whole number"):

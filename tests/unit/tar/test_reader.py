@@ -12,8 +12,14 @@ import tracemalloc
 import pytest
 from helpers.archives import archive_of
 
-from torchdata_ais.errors import BadHeaderError, NotATarError, ShardError, TrailingDataError, TruncatedShardError
 from torchdata_ais import AISSourceLister
+from torchdata_ais.errors import (
+    BadHeaderError,
+    NotATarError,
+    ShardError,
+    TrailingDataError,
+    TruncatedShardError,
+)
 from torchdata_ais.tar import Link, TarReader
 from torchdata_ais.testing import shard_bytes
 

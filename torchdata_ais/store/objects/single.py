@@ -365,7 +365,7 @@ def _remedy_of_gap(name: str, digits: tuple[int, int], names: list[str], every: 
     Example:
         >>> _remedy_of_gap("t-3.tar", (2, 3), ["t-1.tar", "t-4.tar", "t-10.tar"], "ais://b/t-")
         '7 numbers are missing between 1 and 10: t-2.tar, t-3.tar, t-5.tar and more. Name all that are there by ais://b/t-'
-    """  # noqa: E501 - the output of a doctest cannot be folded
+    """
     begin, end = name[: digits[0]], name[digits[1] :]
     texts = [one[len(begin) : len(one) - len(end)] for one in names if one.endswith(end)]
     known = {int(text): text for text in texts if text.isascii() and text.isdigit()}

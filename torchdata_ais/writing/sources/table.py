@@ -396,7 +396,8 @@ def table(
     ==========================================  ==================================================================
 
     Classes that are words become the numbers of these words in their order. An empty cell of a CSV table, or null,
-    gives nothing; an empty text is one. Memory: a table of text; of a Parquet file 64 rows, or all of it if it is shuffled.
+    gives nothing; an empty text is one. Memory: a table of text; of a Parquet file 64 rows, or all of it if it is
+    shuffled.
 
     Args:
         urls: A ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson`` or ``.parquet`` file or object, or several Parquet files.

@@ -163,8 +163,16 @@ def test_names_that_no_object_can_have_are_not_stored(ais_bucket, store, name):
     ("numbers", "wanted", "told"),
     [
         (["0", "1", "2", "4"], "t-{0..4}", r"1 number is missing between 0 and 4: t-3\.tar\. Name all"),
-        (["1", "2", "10"], "t-{1..10}", r"7 numbers are missing between 1 and 10: t-3\.tar, t-4\.tar, t-5\.tar and"),
-        (["000", "003"], "t-{000..003}", r"2 numbers are missing between 0 and 3: t-001\.tar, t-002\.tar\. Name"),
+        (
+            ["1", "2", "10"],
+            "t-{1..10}",
+            r"7 numbers are missing between 1 and 10: t-3\.tar, t-4\.tar, t-5\.tar and",
+        ),
+        (
+            ["000", "003"],
+            "t-{000..003}",
+            r"2 numbers are missing between 0 and 3: t-001\.tar, t-002\.tar\. Name",
+        ),
         (["9", "10"], "t-{9..12}", r"Name only what is there, t-9\.tar to t-10\.tar"),
     ],
 )
