@@ -227,6 +227,29 @@ def shown_fields(sample: Iterable[str]) -> str:
     return f"{fields[:_SHOWN_FIELDS]} and {len(fields) - _SHOWN_FIELDS} more"
 
 
+def dots_in_names(fields: Iterable[str]) -> str:
+    """Return what dots in file names may have merged; "" if nothing.
+
+    A key ends at the first dot of a name, so that ``22.00.png`` and ``22.01.png`` are one sample. Fields that begin
+    with a digit and have another dot are a sign of that.
+
+    Example:
+        >>> dots_in_names(["00.png", "01.png", "cls"])[:40]
+        'the fields 00.png, 01.png begin with dig'
+        >>> dots_in_names(["left.png", "cls"])
+        ''
+    """
+    found = sorted(field for field in fields if field[:1].isdigit() and "." in field)
+    if not found:
+        return ""
+    shown = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    number, _, rest = found[0].partition(".")
+    return (
+        f"the fields {shown} begin with digits: if they are samples of their own, write the shards with other names, "
+        f"without dots before the ending (22-{number}.{rest}, not 22.{number}.{rest})"
+    )
+
+
 def is_apple_double(name: str) -> bool:
     """Return whether a member is macOS metadata (``._cat.jpg``), never data."""
     return name.startswith("._", name.rfind("/") + 1)

@@ -239,6 +239,8 @@ def tell(done: Conversion, target: str, *, as_json: bool) -> None:
         echo("note: --allow-outside follows links and cells that lead out of the folder", err=True)
     for name, count, first in done.lacking:
         echo(f"note: {count_text(count, 'sample')} without {name}, such as {first}", err=True)
+    if done.merged:
+        echo(f"note: {done.merged}", err=True)
     if done.by_class:
         echo("note: the samples stand class after class, as their folders do; --shuffle mixes them", err=True)
     if done.stale:
@@ -257,6 +259,7 @@ def _as_json(done: Conversion) -> dict[str, object]:
         found |= {"classes": done.notes["classes"], "classes_in": done.classes}
     lacking = [one._asdict() for one in done.lacking]
     others = {"splits": done.splits, "stale": done.stale, "lacking": lacking, "by_class": done.by_class}
+    others["merged"] = done.merged
     found |= {name: value for name, value in others.items() if value}
     rows = [
         {"name": shard.name, "samples": shard.samples, "size": shard.size, "checksum": shard.checksum}

@@ -14,7 +14,9 @@ import typer
 from torchdata_ais._util.formatting import bytes_text, count_text, html_page, html_table, html_text
 from torchdata_ais.cli._output import echo, echo_json, shown_line
 from torchdata_ais.cli._run import AsJson, Endpoint, command, options_of
+from torchdata_ais.codecs.handlers import FIELD_KINDS
 from torchdata_ais.errors import AISError, NotFoundError, SampleError, SampleIndexError, ShardError
+from torchdata_ais.samples import dots_in_names
 
 if TYPE_CHECKING:
     from torchdata_ais.index import IndexedSamples, SampleReference
@@ -137,7 +139,6 @@ def _read(url: str, options: StoreOptions, summary: Summary) -> None:
             advance(1)
 
 
-_PICTURES = frozenset(["jpg", "jpeg", "png", "webp", "ppm", "pgm", "bmp", "gif", "tif", "tiff"])
 _CLASS = "cls"
 _WINDOW_BYTES = 8 << 20
 _LONGEST = 40  # letters of a class; a longer text is not one
@@ -218,7 +219,7 @@ class Summary:
         for name, value in fields_of(sample).items():
             if name == _CLASS and len(value) <= _LONGEST:
                 self.classes[value.decode("utf-8", "backslashreplace").strip()] += 1
-            elif name.rpartition(".")[2].lower() in _PICTURES:
+            elif name.rpartition(".")[2].lower() in FIELD_KINDS["image"]:
                 try:
                     with Image.open(io.BytesIO(value)) as picture:
                         self.pictures[picture.size] += 1
@@ -252,6 +253,7 @@ class Summary:
                 for (width, height), count in sorted(self.pictures.items())
             ],
             "broken": self.broken,
+            "notes": [note] if (note := dots_in_names(self.fields)) else [],
         }
 
     def lines(self) -> list[str]:
@@ -273,6 +275,8 @@ class Summary:
                 f"pictures: {min(widths)} to {max(widths)} wide, {min(heights)} to {max(heights)} high,"
                 f" most often {common[0]} x {common[1]} ({count} of {len(widths)}){some}"
             )
+        if merged := dots_in_names(self.fields):
+            lines.append(f"note: {merged}")
         if self.broken:
             lines.append(f"error: {self.broken} of them cannot be opened: torchdata-ais lint names them")
         if self.classes:

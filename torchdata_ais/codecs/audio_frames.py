@@ -1,4 +1,4 @@
-"""Frames of FLAC and MPEG audio: how many there are, and whether the last one is complete.
+"""Frames of FLAC and MPEG audio: their number, and their last one.
 
 Formats by RFC 9639 (FLAC), ISO 11172-3 and ISO 13818-3 (MPEG audio), and the headers of encoders: Xing, Info, VBRI.
 """

@@ -150,6 +150,7 @@ def measure_wave(data: bytes) -> Measure:
         raise cut("data chunk", chunk.at, there, chunk.size)
     if int.from_bytes(data[4:8], "little") + 8 >= len(data):
         _RIFF.check_rest(data, chunk)
+    _check_last_frame(data[: chunk.end], chunk.size % (block or 1), block, padding=1)
     if chunk.size % 2 and chunk.end == len(data):
         data += b"\0"  # libsndfile reads the last block of GSM wrongly without it
     return exactly(data, chunk.size // block if block else None)
@@ -176,7 +177,7 @@ def _with_length(data: bytes, chunk: _Chunk, block: int) -> Measure:
 
 
 def _check_last_frame(data: bytes, rest: int, block: int, padding: int = 0) -> None:
-    """Raise `DecodeError` if a sound of unknown length ends inside a frame."""
+    """Raise `DecodeError` if a sound ends inside a frame, `rest` bytes of it."""
     if rest > (padding if len(data) % 2 == 0 else 0):
         raise cut("last frame", len(data) - rest, rest, block)
 
@@ -230,12 +231,12 @@ def measure_au(data: bytes) -> Measure:
     there = len(data) - begin
     block = _AU_BYTES.get(encoding, 0) * channels
     if size == _UNKNOWN:
-        _check_last_frame(data, there % (block or 1), block)
         size = there
     if size > there:
         raise cut("sound", begin, there, size)
     if there > size + 1:
         raise wrong(f"{there - size} bytes follow the sound of {size} bytes, at byte {begin + size}")
+    _check_last_frame(data, size % (block or 1), block)
     return exactly(data, size // block if block else None)
 
 
@@ -333,10 +334,7 @@ def check_boxes(data: bytes) -> None:
             raise wrong(f"there is no {_shown(kind)} box before its end at byte {at}")
 
 
-_EBML, _SEGMENT, _CLUSTER = 0x1A45DFA3, 0x18538067, 0x1F43B675
-_LEVEL_1 = frozenset(
-    [0x114D9B74, 0x1549A966, 0x1654AE6B, _CLUSTER, 0x1C53BB6B, 0x1941A469, 0x1043A770, 0x1254C367]
-)
+_SEGMENT, _CLUSTER = 0x18538067, 0x1F43B675
 
 
 def check_matroska(data: bytes) -> None:
@@ -344,7 +342,7 @@ def check_matroska(data: bytes) -> None:
 
     Segments and clusters may have an unknown length: elements in them do not.
     """
-    at = 0
+    at, has_segment = 0, False
     while at < len(data):
         name, begin = _vint(data, at, keep_marker=True)
         size, begin = _vint(data, begin, keep_marker=False)
@@ -353,11 +351,15 @@ def check_matroska(data: bytes) -> None:
         if size is None:
             if name not in (_SEGMENT, _CLUSTER):
                 raise wrong(f"the element at byte {at} has no length")
+            has_segment = True
             at = begin  # what is in it follows
             continue
         if begin + size > len(data):
             raise cut("segment" if name == _SEGMENT else "last element", at, len(data) - begin, size)
+        has_segment = has_segment or name == _SEGMENT
         at = begin + size
+    if not has_segment:
+        raise wrong(f"there is no segment before its end at byte {len(data)}")
 
 
 def _vint(data: bytes, at: int, *, keep_marker: bool) -> tuple[int | None, int]:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
+import re
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from torchdata_ais._util.arguments import check_function, check_number, check_text, checked
 from torchdata_ais.codecs.crop import Crop, crop_of
-from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Continue, Decoded, GzipFilter, Handler, Row, nowhere
+from torchdata_ais.codecs.handlers import (
+    FIELD_KINDS,
+    MAX_GZ_BYTES,
+    Continue,
+    Decoded,
+    GzipFilter,
+    Handler,
+    Row,
+    extension,
+    nowhere,
+)
 from torchdata_ais.codecs.image import (
     ImageHandler,
     SixteenBit,
@@ -71,6 +82,9 @@ class Decoder:
         flip: Probability of turning it left to right. None: 0.
         center_crop: Output size of a `CenterCrop`, in place of `crop`.
         resize_crop: Shorter side and output size of a `ResizeCrop`, in place of `crop`.
+        frames: Most frames of a video; see `torch_video`.
+        seconds: Begin and end of the part of a video.
+        every: Take each n-th frame of that part.
 
     Memory: a decoded field, and the field unpacked, at most `max_gz_bytes` and 2 MiB; while resizing, also the image
     in full size. JPEGs at least twice as large as requested are decoded at half, a quarter or an eighth of it. An
@@ -88,7 +102,7 @@ class Decoder:
         >>> test = Decoder("torchrgb8", resize_crop=(256, 224))
     """
 
-    __slots__ = ("_compared", "_handlers", "_only", "_partial", "fills_rows", "is_random", "only")
+    __slots__ = ("_handlers", "_looks", "_only", "_partial", "_unmatched", "fills_rows", "is_random", "only")
 
     @checked
     def __init__(
@@ -112,6 +126,9 @@ class Decoder:
         flip: float | None = None,
         center_crop: int | Size | None = None,
         resize_crop: tuple[int, int | Size] | None = None,
+        frames: int | None = None,
+        seconds: tuple[float, float] | None = None,
+        every: int = 1,
     ) -> None:
         crop = crop_of(
             crop,
@@ -126,7 +143,7 @@ class Decoder:
         pair = checked_size(size, shorter)
         check_number(max_gz_bytes, 0, "max_gz_bytes")
         check_number(max_pixels, 1, "max_pixels")
-        chosen = [_handler(spec) for spec in specs] if specs else [imagehandler("pil")]
+        chosen: list[Handler] = [_handler(spec) for spec in specs] if specs else [imagehandler("pil")]
         if not any(isinstance(handler, ImageHandler) for handler in chosen):
             options = {
                 "size": size,
@@ -139,6 +156,7 @@ class Decoder:
                 raise UsageError.at(
                     f"{name}= has no image spec to act on", todo='Add one, such as "torchrgb8"'
                 )
+        chosen = _with_part(chosen, frames, seconds, every)
         check_sixteen_bit(sixteen_bit)
         filled = [
             handler.filled(pair, shorter, crop, sixteen_bit, exif, max_pixels)
@@ -153,7 +171,10 @@ class Decoder:
         )
         self.only = _names(only)
         self._only = None if self.only is None else _with_and_without_dots(self.only)
-        self._compared = self._only is None  # whether only= was compared with a sample
+        self._unmatched = {
+            spec: handler for spec, handler in zip(specs, filled, strict=False) if isinstance(spec, str)
+        }
+        self._looks = _LOOKS if self._unmatched or self._only is not None else 0
         self._partial = partial
         images = [one for one in self._handlers if isinstance(one, ImageHandler)]
         self.is_random = any(one.is_random for one in images)
@@ -202,17 +223,35 @@ class Decoder:
                     kind = DecodeError if value is None else DecodeUsageError
                     why = f"its value is {type(value).__name__}, not bytes"
                     raise _failure(kind, sample, field, why, _PARTIAL)
-        if not self._compared:
+        if self._looks:
             self._compare(sample)
         return decoded
 
     def _compare(self, sample: dict[str, Any]) -> None:
-        """Log once if the names of `only` seem wrong for the first sample.
+        """Log once if `only` or a spec seems wrong for the first samples."""
+        if self._looks == _LOOKS and self.only is not None:
+            self._compare_only(sample, self.only)
+        self._looks -= 1
+        fields = [name for name in sample if name[:2] != "__"]
+        matched = [
+            spec for spec, handler in self._unmatched.items() if any(is_for(handler, name) for name in fields)
+        ]
+        for spec in matched:
+            self._unmatched.pop(spec, None)
+        if not self._unmatched:
+            self._looks = 0
+        elif not self._looks or (self._looks == _LOOKS - 1 and not matched):
+            self._looks = 0
+            logger.warning(
+                "decode(%s): none of the first samples has a field of that kind; %r has %s",
+                ", ".join(map(repr, self._unmatched)), sample.get("__key__"), ", ".join(fields) or "no field",
+            )  # fmt: skip
+
+    def _compare_only(self, sample: dict[str, Any], names: list[str]) -> None:
+        """Log if the names of `only` seem wrong for the first sample.
 
         It has none of the fields, or one with a shorter name.
         """
-        self._compared = True
-        names = self.only or []
         missing = [name for name in names if name not in sample and name.lstrip(".") not in sample]
         others = [field for field in sample if not field.startswith("__") and field not in names]
         alike = {_ending(name) for name in missing} & {_ending(field) for field in others}
@@ -230,7 +269,9 @@ class Decoder:
         name = "." + field
         for handler in self._handlers:
             if isinstance(handler, ImageHandler):
-                place = partial(row, field) if row is not None and handler.has_one_shape else nowhere
+                place = (
+                    functools.partial(row, field) if row is not None and handler.has_one_shape else nowhere
+                )
                 value = handler(name, data, seed, place)
             else:
                 value = handler(name, data)
@@ -257,15 +298,29 @@ class Decoder:
                 raise _failure(type(error), sample, field, error.what, error.todo or _SKIP) from error
             if isinstance(error, NEVER_SKIPPED):
                 raise
-            why = f"{type(error).__name__}: {error}"
+            why = _ADDRESS.sub("", f"{type(error).__name__}: {error}")
             raise _failure(DecodeError, sample, field, why, _SKIP) from error
 
 
+_LOOKS = 8  # samples; of several specs one may be for a field that not every sample has
 _BATCH = "Put .decode() before .batched()"
 _PARTIAL = Remedy("Decode once", "pass partial=True to leave decoded fields alone")
 _SKIP = Remedy(
     in_programs('Use on_error="skip" to go on without such samples'), "name the fields to decode with only="
 )
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # in memory: another one each time
+
+
+def is_for(handler: Handler, field: str) -> bool:
+    """Return whether a handler of images, sounds or videos decodes a field."""
+    name = field.lower().removesuffix(".gz")
+    if isinstance(handler, ImageHandler):
+        return handler.is_for(name)
+    function = handler.func if isinstance(handler, functools.partial) else handler
+    kinds = {torch_audio: "audio", torch_video: "video"}
+    return function not in kinds or extension(name) in FIELD_KINDS[kinds[function]]
 
 
 def _failure(kind: type[AISError], sample: dict[str, Any], field: str, why: str, todo: str) -> AISError:
@@ -302,6 +357,25 @@ def _handler(spec: str | Handler) -> Handler:
     if spec is torch_video:
         require_video()
     return spec
+
+
+def _with_part(
+    handlers: list[Handler], frames: int | None, seconds: tuple[float, float] | None, every: int
+) -> list[Handler]:
+    """Return the handlers, that of videos with the part it decodes."""
+    check_number(frames, 1, "frames", optional=True)
+    check_number(every, 1, "every")
+    if seconds is not None:
+        pair = seconds if isinstance(seconds, (tuple, list)) and len(seconds) == 2 else (None, None)
+        is_part = all(isinstance(one, (int, float)) for one in pair) and 0 <= pair[0] < pair[1]
+        if not is_part:
+            raise UsageError.at(f"seconds={seconds!r:.60} is no part", todo="write seconds=(begin, end)")
+        seconds = float(pair[0]), float(pair[1])
+    given = {"frames": frames is not None, "seconds": seconds is not None, "every": every != 1}
+    for name in [name for name, is_given in given.items() if is_given and torch_video not in handlers]:
+        raise UsageError.at(f"{name}= has no video spec to act on", todo='Add "video"')
+    part = functools.partial(torch_video, frames=frames, seconds=seconds, every=every)
+    return [part if handler is torch_video and any(given.values()) else handler for handler in handlers]
 
 
 def _several(handlers: Handler | Iterable[Handler] | None, default: Handler, option: str) -> list[Handler]:

@@ -37,7 +37,7 @@ _JPEG = Format("JPEG", ("L", "RGB", "CMYK"))
 _TIFF = Format("TIFF", ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "I", "F"))
 
 FORMATS: dict[str, Format] = {
-    **dict.fromkeys(["jpg", "jpeg", "img", "image"], _JPEG),
+    **dict.fromkeys(["jpg", "jpeg", "jpe", "jfif", "jfi", "pjpeg", "pjpg", "pjp", "img", "image"], _JPEG),
     "png": Format("PNG", ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")),
     "pbm": Format("PPM", ("1",)),
     "pgm": Format("PPM", ("L", "I;16")),

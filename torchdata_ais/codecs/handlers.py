@@ -220,7 +220,22 @@ FIELD_KINDS: Mapping[str, tuple[str, ...]] = {
     "cbor": ("cbor",),
     "torch": ("pt", "pth"),
     "pickle": ("pkl", "pickle", "pyd"),
+    # Left out on purpose, though Pillow knows the names: h5 hdf mpg mpeg fit fits grib bufr wmf emf are data it
+    # cannot decode, pdf ps eps are programs that it hands to others.
+    "image": names(
+        "png apng jpg jpeg jpe jfif jfi pjpeg pjpg pjp mpo jps webp gif bmp dib tif tiff avif avifs "
+        "jp2 j2k jpc jpf jpx j2c pbm pgm ppm pnm pfm tga icb vda vst ico cur icns psd dds qoi "
+        "sgi rgb rgba bw ras pcx dcx pcd blp fli flc ftc ftu gbr im iim msp pxr xbm xpm"
+    ),
+    "audio": names(
+        "flac mp3 mp2 mp1 mpga sox wav wave bwf rf64 w64 m4a aac ogg oga opus wma aif aiff aifc au snd caf sph nist"
+    ),
+    "video": names("mp4 m4v mkv ogv mjpeg avi mov h264 mpg mpeg webm wmv"),
 }
+"""Endings of fields by their kind; the one table of them."""
+
+MEDIA_KINDS = ("image", "audio", "video")
+"""Kinds that a spec of `Decoder` decodes; the others are always decoded."""
 
 
 def by_name(functions: Mapping[str, _T]) -> dict[str, _T]:
@@ -250,12 +265,18 @@ def without_mark(data: bytes) -> bytes:
 
 
 _SIGNS = {
+    b"RF64": "wav",
+    b"riff": "w64",
+    b"FORM": "aiff",
+    b".snd": "au",
+    b"caff": "caf",
+    b"ID3": "mp3",
+    b"\x1a\x45\xdf\xa3": "mkv",
     b"\xff\xd8\xff": "jpg",
     b"\x89PNG": "png",
     b"GIF8": "gif",
     b"II*\0": "tif",
     b"MM\0*": "tif",
-    b"RIFF": "wav",
     b"fLaC": "flac",
     b"OggS": "ogg",
 }
@@ -268,8 +289,10 @@ def ending_by_sign(data: bytes | bytearray) -> str:
         >>> ending_by_sign(b"GIF89a"), ending_by_sign(b"hello")
         ('gif', '')
     """
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "webp"
+    if data[:4] == b"RIFF":
+        return {b"WEBP": "webp", b"AVI ": "avi"}.get(bytes(data[8:12]), "wav")
+    if data[4:8] == b"ftyp":
+        return "avif" if data[8:11] == b"avi" else "mp4"
     return next((ending for sign, ending in _SIGNS.items() if data.startswith(sign)), "")
 
 

@@ -14,7 +14,15 @@ from PIL import Image
 from torchdata_ais._util.arguments import check_number, did_you_mean
 from torchdata_ais.codecs import jpeg, pillow
 from torchdata_ais.codecs.crop import Crop, Frame, Resized
-from torchdata_ais.codecs.handlers import Place, ending_by_sign, ends_with, extension, names, nowhere
+from torchdata_ais.codecs.handlers import (
+    FIELD_KINDS,
+    Place,
+    ending_by_sign,
+    ends_with,
+    extension,
+    names,
+    nowhere,
+)
 from torchdata_ais.codecs.resize import (
     MAX_PIXELS,
     Size,
@@ -63,19 +71,14 @@ IMAGE_SPECS: dict[str, ImageSpec] = {
     "torchmask": ImageSpec("torch", "stored", "mask"),
 }
 
-# Left out on purpose, though Pillow knows the names: h5 hdf mpg mpeg fit fits grib bufr wmf emf are data it
-# cannot decode, and ps eps are programs that it hands to Ghostscript.
-IMAGE_EXTENSIONS = frozenset(
-    names(
-        "png apng jpg jpeg jpe jfif webp gif bmp dib tif tiff avif jp2 j2k jpc jpf jpx j2c "
-        "pbm pgm ppm pnm tga icb vda vst ico cur icns psd dds sgi rgb rgba bw ras pcx dcx pcd "
-        "blp fli flc ftc ftu gbr im iim msp pxr xbm xpm"
-    )
-)
+IMAGE_EXTENSIONS = frozenset(FIELD_KINDS["image"])
 
 # Names that writers of WebDataset shards give to JPEGs, and that others use for disk images and scans:
 # taken for an image only if the bytes are one.
 _MAYBE_IMAGE = frozenset(["img", "image"])
+
+# Formats that Pillow opens once a plug-in for them is registered.
+_BY_PLUGIN = frozenset(["heic", "heif", "hif", "jxl"])
 
 
 @dataclass(frozen=True)
@@ -169,11 +172,19 @@ class ImageHandler:
         check_asked(least if filled.crop is None else filled.crop.at_least(), filled.max_pixels or max_pixels)
         return filled
 
-    def _claims(self, name: str, data: bytes) -> bool:
+    def is_for(self, name: str) -> bool:
+        """Return whether fields of this name may be decoded."""
         if self.fields is not None:
             return ends_with(name, self.fields)
         last = extension(name)
-        return last in IMAGE_EXTENSIONS or (last in _MAYBE_IMAGE and ending_by_sign(data) in ("jpg", "png"))
+        if last in _BY_PLUGIN:
+            return "." + last in Image.EXTENSION
+        return last in IMAGE_EXTENSIONS or last in _MAYBE_IMAGE
+
+    def _claims(self, name: str, data: bytes) -> bool:
+        if self.fields is None and extension(name) in _MAYBE_IMAGE:
+            return ending_by_sign(data) in ("jpg", "png")
+        return self.is_for(name)
 
 
 def imagehandler(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from torchdata_ais._util.versions import require
 from torchdata_ais.codecs import audio_frames, containers
 from torchdata_ais.codecs.containers import Measure
-from torchdata_ais.codecs.handlers import extension, names
+from torchdata_ais.codecs.handlers import FIELD_KINDS, extension
 from torchdata_ais.errors import DecodeError
 from torchdata_ais.tar import kind_of
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 
-AUDIO_EXTENSIONS = frozenset(names("flac mp3 sox wav m4a ogg wma opus aif aiff au"))
+AUDIO_EXTENSIONS = frozenset(FIELD_KINDS["audio"])
 
 
 def require_audio() -> None:
@@ -34,10 +36,15 @@ def torch_audio(name: str, data: bytes) -> tuple[torch.Tensor, int] | None:
 
     The samples are a float32 tensor of shape (channels, frames) in -1..1.
 
-    Returns None for fields with other endings than ``flac mp3 sox wav m4a ogg wma opus aif aiff au``. Formats that
-    libsndfile cannot read (``m4a``, ``wma``, ``sox``) raise its error.
+    Returns None for fields with other endings than ``flac mp3 mp2 mp1 mpga sox wav wave bwf rf64 w64 m4a aac ogg oga
+    opus wma aif aiff aifc au snd caf sph nist``. WAV and FLAC of unknown length (written into a pipe) are read to
+    their end.
 
-    Memory: the whole clip, 4 bytes a value.
+    Memory: the whole clip, 4 bytes a value; twice that of more than 64 values a byte.
+
+    Raises:
+        DecodeError: The sound is cut, as its container shows; or libsndfile cannot read it (``m4a``, ``aac``, ``wma``,
+            ``sox``).
     """
     if extension(name) not in AUDIO_EXTENSIONS:
         return None
@@ -74,7 +81,9 @@ _BLOCK_FRAMES = 1 << 16
 
 
 def measured(data: bytes) -> Measure:
-    """Return the measure of a sound, by its content; of an unknown kind the bytes.
+    """Return the measure of a sound, by its content.
+
+    Of an unknown kind it is the bytes alone.
 
     Raises:
         DecodeError: It is cut, or its lengths contradict each other.
@@ -130,7 +139,7 @@ def check_video(data: bytes) -> None:
         containers.check_ogg(data)
 
 
-VIDEO_EXTENSIONS = frozenset(names("mp4 m4v mkv ogv mjpeg avi mov h264 mpg mpeg webm wmv"))
+VIDEO_EXTENSIONS = frozenset(FIELD_KINDS["video"])
 
 
 def require_video() -> None:
@@ -138,48 +147,126 @@ def require_video() -> None:
     require("av", "decoding video")
 
 
-def torch_video(name: str, data: bytes) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]] | None:
-    """Decode a video field to (frames, audio, info).
+def torch_video(
+    name: str,
+    data: bytes,
+    *,
+    frames: int | None = None,
+    seconds: tuple[float, float] | None = None,
+    every: int = 1,
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]] | None:
+    """Decode a video field to (frames, audio, info), all of it or a part.
 
     ``frames`` is a uint8 tensor (T, H, W, 3), ``audio`` a float32 tensor (channels, K) without channels if the video
     has none, ``info`` has ``video_fps`` and ``audio_fps`` where they are known. Returns None for fields with other
     endings than ``mp4 m4v mkv ogv mjpeg avi mov h264 mpg mpeg webm wmv``.
 
-    Memory: every frame, H x W x 3 bytes each. Write a handler of your own to take a few frames of long clips.
+    Args:
+        name: The field.
+        data: The file.
+        frames: Most frames to take; None for all.
+        seconds: Begin and end of the part, from the beginning of the file; the end is not in it.
+        every: Take each n-th frame of the part: ``video_fps`` is divided by it.
+
+    Memory: H x W x 3 bytes for each frame that is taken, at most ``frames`` or ``(end - begin) * fps / every``; and as
+    many bytes again while they are put together. 4 bytes for each value of the sound of that time.
+
+    Raises:
+        DecodeError: The video is cut, as its container shows; it has neither pictures nor sound; or no frame in the
+            part.
     """
     if extension(name) not in VIDEO_EXTENSIONS:
         return None
     import torch
 
     check_video(data)
-    frames, sound, info = _read(data)
-    if not frames and not sound:
-        raise DecodeError.at(f"the {len(data)} bytes have neither pictures nor sound")
-    pictures = torch.stack(frames) if frames else torch.empty((0, 1, 1, 3), dtype=torch.uint8)
+    av = require("av", "decoding video")
+    info: dict[str, float] = {}
+    begin, end = seconds or (0.0, math.inf)
+    with av.open(io.BytesIO(data)) as container:
+        video, audio = container.streams.video[:1], container.streams.audio[:1]
+        rate = float(video[0].average_rate or 0) if video else 0.0
+        if rate:
+            info["video_fps"] = rate / every
+        if audio:
+            info["audio_fps"] = int(audio[0].rate)
+    taken: list[torch.Tensor] = []
+    for time, frame in (
+        itertools.islice(_between(av, data, "video", begin, end), 0, None, every) if video else ()
+    ):
+        taken.append(torch.from_numpy(frame.to_ndarray(format="rgb24")))
+        if len(taken) == frames:
+            end = min(end, time + every / rate) if rate else end
+            break
+    sound: list[torch.Tensor] = []
+    if audio:
+        sound += _sound(av, _between(av, data, "audio", begin, end), int(info["audio_fps"]), begin, end)
+    if not taken and not sound:
+        part = "" if seconds is None else f" between second {begin:g} and {seconds[1]:g}"
+        raise DecodeError.at(f"the {len(data)} bytes have neither pictures nor sound{part}")
+    pictures = torch.stack(taken) if taken else torch.empty((0, 1, 1, 3), dtype=torch.uint8)
     return pictures, torch.cat(sound, 1) if sound else torch.empty((0, 0)), info
 
 
-def _read(data: bytes) -> tuple[list[torch.Tensor], list[torch.Tensor], dict[str, float]]:
+def _between(av: Any, data: bytes, kind: str, begin: float, end: float) -> Iterator[tuple[float, Any]]:
+    """Yield the frames that are shown in a part, with their time.
+
+    Args:
+        av: The library.
+        data: The file.
+        kind: ``"video"`` or ``"audio"``.
+        begin: In seconds from the beginning of the file. A frame of sound may begin before it.
+        end: In seconds.
+    """
+    frames = _timed(av, data, kind, begin if kind == "video" else 0)
+    first = next(frames, None)
+    if first is None or first[0] > begin > 0:  # some formats jump to a later place
+        frames = _timed(av, data, kind, 0)
+        first = next(frames, None)
+    for time, frame in itertools.chain([] if first is None else [first], frames):
+        if time >= end - _ROUNDING:
+            return
+        if time >= begin - _ROUNDING or (
+            kind == "audio" and time + frame.samples / frame.sample_rate > begin
+        ):
+            yield time, frame
+
+
+_ROUNDING = 1e-6  # seconds
+
+
+def _timed(av: Any, data: bytes, kind: str, begin: float) -> Iterator[tuple[float, Any]]:
+    """Yield frames with their time, from one at or before `begin` on."""
+    with av.open(io.BytesIO(data)) as container:
+        streams = [*container.streams.video[:1], *container.streams.audio[:1]]
+        starts = [float(one.start_time * one.time_base) for one in streams if one.start_time is not None]
+        start = min(starts, default=0.0)
+        stream = next(one for one in streams if one.type == kind)
+        shown = 1 / float(stream.average_rate) if kind == "video" and stream.average_rate else 0.0
+        if begin and stream.start_time is not None:
+            with contextlib.suppress(av.FFmpegError):
+                container.seek(int((begin + start) * 1_000_000))
+        for number, frame in enumerate(container.decode(stream)):
+            yield number * shown if frame.time is None else frame.time - start, frame
+
+
+def _sound(
+    av: Any, frames: Iterator[tuple[float, Any]], rate: int, begin: float, end: float
+) -> Iterator[torch.Tensor]:
+    """Yield the samples of the frames, those of the part alone."""
     import torch
 
-    av = require("av", "decoding video")
-    frames: list[torch.Tensor] = []
-    sound: list[torch.Tensor] = []
-    info: dict[str, float] = {}
-    with av.open(io.BytesIO(data)) as container:
-        streams: list[Any] = [*container.streams.video[:1], *container.streams.audio[:1]]
-        planar = None
-        for frame in container.decode(streams):
-            if isinstance(frame, av.VideoFrame):
-                frames.append(torch.from_numpy(frame.to_ndarray(format="rgb24")))
-                continue
-            planar = planar or av.AudioResampler(format="fltp")
-            sound.extend(torch.from_numpy(part.to_ndarray()) for part in planar.resample(frame))
-        if planar is not None:
-            sound.extend(torch.from_numpy(part.to_ndarray()) for part in planar.resample(None))
-        for stream in streams:
-            if stream.type == "video" and stream.average_rate:
-                info["video_fps"] = float(stream.average_rate)
-            if stream.type == "audio":
-                info["audio_fps"] = int(stream.rate)
-    return frames, sound, info
+    planar = av.AudioResampler(format="fltp")
+    skip: int | None = None
+    left = math.inf
+    for time, frame in itertools.chain(frames, [(0.0, None)]):
+        if skip is None and frame is not None:
+            skip = max(round((begin - time) * rate), 0)
+            left = math.inf if end == math.inf else round((end - max(begin, time)) * rate)
+        for part in [] if skip is None else planar.resample(frame):
+            values = torch.from_numpy(part.to_ndarray())[:, skip:]
+            skip = max((skip or 0) - part.samples, 0)
+            if values.shape[1] > left:
+                values = values[:, : int(left)]
+            left -= values.shape[1]
+            yield values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import struct
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from torchdata_ais.errors.text import Remedy, in_programs
 from torchdata_ais.tar import kind_of
 
 _ORIENTATION = 0x0112
+_TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
 _TILE_SIDES = (323, 322)  # tags of TIFF: height, width
 _FIRST_TURNED = 5  # orientations 5 to 8 swap height and width
 _BOTTOM_UP, _RIGHT_TO_LEFT = (
@@ -66,6 +66,8 @@ def load(data: bytes, mode: str, options: Options, *, resize: bool) -> tuple[Ima
     check_pixels(image.size, image.size, options.max_pixels)  # some formats know it only now
     deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in {"PNG", "PPM"})
     plain = _turned(image, orientation)
+    if image.mode in ("I", "F") and not deep:
+        _check_eight_bits(plain)
     if deep and options.scale_16:
         values = np.asarray(plain).astype(np.uint32)
         plain = Image.fromarray(((values + 128) // 257).astype(np.uint8))  # 65535 becomes 255, rounded
@@ -73,6 +75,24 @@ def load(data: bytes, mode: str, options: Options, *, resize: bool) -> tuple[Ima
     if not resize:
         return converted, frame, scale
     return frame.resized_cut(converted, scale), frame._replace(cut=None), 1
+
+
+def _check_eight_bits(image: Any) -> None:
+    """Raise `DecodeError` unless all numbers are whole and in 0..255.
+
+    Pillow cuts others off: fractions are black, large numbers white.
+    """
+    values = np.asarray(image)
+    if values.size and not (values.min() >= 0 and values.max() <= 255 and (values == np.rint(values)).all()):
+        kind = "floating-point numbers" if image.mode == "F" else "whole numbers of 32 bits"
+        raise DecodeError.at(
+            f"the image has {kind} from {values.min():g} to {values.max():g}, which eight bits do not hold",
+            todo=Remedy(
+                in_programs(
+                    'Decode it as it is stored: by the spec "mask", or imagehandler("mask", "depth.tif")'
+                )
+            ),
+        )
 
 
 def _drafted(image: Any, orientation: int, frame: Frame) -> tuple[Frame, int]:
@@ -126,11 +146,22 @@ def load_mask(data: bytes, options: Options) -> tuple[NDArray[Any], Frame]:
 def _opened(data: bytes, options: Options) -> tuple[Any, int, Frame]:
     """Return an image before decoding, its orientation, and its frame."""
     image = open_image(data, options.max_pixels)
-    orientation = _orientation(image) if options.exif else 1
+    orientation = _orientation(image) if options.exif or image.format == "TIFF" else 1
+    if image.format == "TIFF" and orientation >= _FIRST_TURNED and _is_turned(image):
+        orientation = 1
     height, width = image.size if orientation >= _FIRST_TURNED else image.size[::-1]
     frame = options.frame_of(height, width)
     check_pixels((height, width), frame.size, options.max_pixels)
     return image, orientation, frame
+
+
+def _is_turned(image: Any) -> bool:
+    """Return whether a TIFF has its upright size before it is loaded.
+
+    Pillow turns it when it is loaded, whatever the options; some versions state the size of that before.
+    """
+    stored = (image.tag_v2.get(_TIFF_WIDTH), image.tag_v2.get(_TIFF_HEIGHT))
+    return bool(image.size == stored[::-1])
 
 
 def _orientation(image: Any) -> int:
@@ -236,12 +267,8 @@ def _identified(data: bytes) -> Any:
     with contextlib.suppress(UnidentifiedImageError):
         return Image.open(io.BytesIO(data), formats=_COMMON)
     with contextlib.suppress(UnidentifiedImageError):
-        return Image.open(io.BytesIO(data), formats=_all_formats())
+        Image.init()
+        formats = [name for name in Image.ID if name not in _REFUSED]  # plug-ins of others among them
+        return Image.open(io.BytesIO(data), formats=formats)
     kind = kind_of(data) if data else "there are none"
     raise DecodeError.at(f"the {len(data)} bytes are no image that Pillow can read: {kind}")
-
-
-@functools.cache
-def _all_formats() -> tuple[str, ...]:
-    Image.init()
-    return tuple(name for name in Image.ID if name not in _REFUSED)

@@ -91,6 +91,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
             workers, and after a resume.
         random_resized_crop, scale, ratio, flip, center_crop, resize_crop: Crops by single options, as for `Decoder`:
             ``random_resized_crop=224, flip=0.5`` is ``crop=RandomResizedCrop(224, flip=0.5)``.
+        frames, seconds, every: Part of a video that ``"video"`` decodes, as for `Decoder`.
 
     Yields:
         A new sample of the same class with decoded values; fields no rule knows stay bytes.
@@ -146,6 +147,9 @@ class SampleDecoder(Pipe[Any], SlotStage):
         flip: float | None = None,
         center_crop: int | Size | None = None,
         resize_crop: tuple[int, int | Size] | None = None,
+        frames: int | None = None,
+        seconds: tuple[float, float] | None = None,
+        every: int = 1,
     ) -> None:
         options: dict[str, Any] = {
             "pre": pre,
@@ -164,6 +168,9 @@ class SampleDecoder(Pipe[Any], SlotStage):
             "flip": flip,
             "center_crop": center_crop,
             "resize_crop": resize_crop,
+            "frames": frames,
+            "seconds": seconds,
+            "every": every,
         }
         self._codec = Decoder(*specs, only=only, partial=partial, **options)
         super().__init__(with_shared_seed(as_pipe(source)) if self._codec.is_random else source)

@@ -17,7 +17,7 @@ from torchdata_ais.codecs import handle_extension as handle_extension
 from torchdata_ais.codecs import imagehandler as imagehandler
 from torchdata_ais.codecs import torch_audio as torch_audio
 from torchdata_ais.codecs import torch_video as torch_video
-from torchdata_ais.codecs.handlers import FIELD_KINDS
+from torchdata_ais.codecs.handlers import FIELD_KINDS, MEDIA_KINDS
 from torchdata_ais.errors import DecodeError
 from torchdata_ais.webdataset.filters import _nothing
 from torchdata_ais.webdataset.filters import map as map_stage
@@ -53,7 +53,12 @@ def _decoded(field: str, data: bytes, **options: Any) -> Any:
 
 
 decoders: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
-    {name: partial(_decoded, name) for names in FIELD_KINDS.values() for name in names}
+    {
+        name: partial(_decoded, name)
+        for kind, names in FIELD_KINDS.items()
+        if kind not in MEDIA_KINDS
+        for name in names
+    }
 )
 """The field table as functions of bytes; to decode otherwise, pass `handle_extension` to `decode`."""
 

@@ -16,6 +16,7 @@ from torchdata_ais._util.arguments import check_function, check_number, check_se
 from torchdata_ais._util.formatting import count_text
 from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, StateError, UsageError
 from torchdata_ais.errors.text import Remedy
+from torchdata_ais.samples import dots_in_names
 from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.urls.parsing import is_shard
@@ -111,6 +112,7 @@ class Conversion:
         lacking: Fields that only some samples have, such as captions; of a resumed conversion, those of its own
             shards.
         by_class: Whether more samples than `shuffled` usually holds come class after class, as in their folders.
+        merged: What dots in file names may have merged into one sample; empty without a sign of that.
     """
 
     shards: list[ShardInfo]
@@ -125,6 +127,7 @@ class Conversion:
     stale: list[str] = field(default_factory=list)
     lacking: list[Lacking] = field(default_factory=list)
     by_class: bool = False
+    merged: str = ""
 
 
 @dataclass(repr=False, eq=False)
@@ -231,6 +234,7 @@ class ConversionJob:
             stale,
             counted.lacking(),
             first.source.by_class and not self.how.shuffle and samples > _POOL,
+            dots_in_names({name for names in counted.kinds for name in names}),
         )
 
     def _notes(self, found: Source) -> dict[str, Any]:
@@ -504,6 +508,8 @@ def convert(
         logger.warning(
             "%s of %s without %s, such as %s", number, count_text(done.samples, "sample"), name, first
         )
+    if done.merged:
+        logger.warning("%s: %s", redact(os.fspath(target)), done.merged)
     if done.by_class:
         logger.warning(
             "%s stand class after class: shuffle=True mixes them", count_text(done.samples, "sample")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import logging
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -15,6 +14,13 @@ from torchdata_ais._util.process_pool import OrderedPool
 from torchdata_ais.codecs import Decoder, build_encoder
 from torchdata_ais.codecs.encoder import Encoder
 from torchdata_ais.codecs.handlers import extension
+from torchdata_ais.codecs.media import (
+    AUDIO_EXTENSIONS,
+    VIDEO_EXTENSIONS,
+    check_video,
+    measured,
+    torch_audio,
+)
 from torchdata_ais.errors import (
     NEVER_SKIPPED,
     AISError,
@@ -33,9 +39,6 @@ Outcome = dict[str, Any] | Exception | None
 _WITHOUT = Remedy("mend or remove it", 'go on without such samples by on_error="skip"')
 _MENDED = Remedy("mend the function", 'go on without such samples by on_error="skip"')
 
-_SOUNDS = frozenset(["flac", "mp3", "wav", "ogg", "opus", "aif", "aiff", "au"])
-_OPEN = (0, 0xFFFFFFFF)  # written by programs that do not know the length yet
-
 
 class Transform:
     """A function of a list of items with their cursors.
@@ -51,7 +54,7 @@ class Transform:
         self._select, self._map, self._rng = edit.select, edit.map, edit.rng
         decode = edit.decode
         self._decode = Decoder(decode, partial=True) if isinstance(decode, str) else decode
-        self._check = Decoder("pil", checked_sound, partial=True) if edit.check else None
+        self._check = Decoder("pil", checked_media, partial=True) if edit.check else None
         self._encode = edit.encode()
         self._fields = edit.kept
 
@@ -155,7 +158,8 @@ class Edit:
         fields: Keep these fields only.
         keys: ``"number"`` gives the samples new keys, their numbers with nine digits: for shards whose keys repeat.
         check: Decode every picture, text, number and JSON field once, to see that it can be, and every sound where
-            soundfile is installed (extra ``[audio]``); the bytes are written unchanged.
+            soundfile is installed (extra ``[audio]``); see that sounds and videos are complete. The bytes are written
+            unchanged.
         encoder: As in `TarWriter`.
         allow_pickle: As in `TarWriter`.
         quality: As in `TarWriter`.
@@ -214,30 +218,33 @@ class Edit:
         return None if fields is None else frozenset(fields.split() if isinstance(fields, str) else fields)
 
 
-def checked_sound(name: str, data: bytes) -> bytes | None:
-    """Decode a sound field once, where soundfile is installed.
+def checked_media(name: str, data: bytes) -> bytes | None:
+    """Check that a sound or a video is complete; return it.
 
-    A WAV file is also measured by its header. Returns None for other fields.
+    A sound is also decoded once, where soundfile is installed. Returns None for other fields.
 
     Raises:
-        ValueError: It is cut.
-        Exception: The error of libsndfile.
+        DecodeError: It is cut, or cannot be decoded.
 
     Example:
-        >>> checked_sound("wav", b"RIFF" + (100).to_bytes(4, "little") + b"WAVE")
+        >>> checked_media("wav", b"RIFF" + (100).to_bytes(4, "little") + b"WAVE")
         Traceback (most recent call last):
-        ValueError: the sound is cut: its header says 108 bytes, and there are 12
-    """
-    if extension(name) not in _SOUNDS:
+        torchdata_ais.errors.DecodeError: The file is cut, or a length in it is wrong: there is no data chunk before its end at byte 12
+    """  # noqa: E501 - the output of a doctest cannot be folded
+    ending = extension(name)
+    if ending in VIDEO_EXTENSIONS or ending == "m4a":  # the container of MP4
+        check_video(data)
+        return data
+    if ending not in AUDIO_EXTENSIONS or ending in _UNREAD:
         return None
-    said = int.from_bytes(data[4:8], "little")
-    if data[:4] == b"RIFF" and said not in _OPEN and said + 8 > len(data):
-        raise ValueError(f"the sound is cut: its header says {said + 8} bytes, and there are {len(data)}")
     if importlib.util.find_spec("soundfile"):
-        import soundfile
-
-        soundfile.read(io.BytesIO(data), dtype="float32")
+        torch_audio(name, data)
+    else:
+        measured(data)
     return data
+
+
+_UNREAD = frozenset(["m4a", "aac", "wma", "sox"])  # by libsndfile
 
 
 _CHUNK_ITEMS = 32

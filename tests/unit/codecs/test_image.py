@@ -21,7 +21,22 @@ from torchdata_ais.errors import DecodeError, UsageError
 # Pillow says so of every palette image with transparency, in webdataset as well.
 pytestmark = pytest.mark.filterwarnings("ignore:Palette images with Transparency")
 
-NO_PICTURES = ["h5", "hdf", "mpg", "mpeg", "fit", "fits", "grib", "bufr", "wmf", "emf", "eps", "ps"]
+NO_PICTURES = [
+    "h5",
+    "hdf",
+    "mpg",
+    "mpeg",
+    "fit",
+    "fits",
+    "grib",
+    "bufr",
+    "wmf",
+    "emf",
+    "eps",
+    "ps",
+    "pdf",
+    "palm",
+]
 SPECS_OF_WEBDATASET = [name for name in IMAGE_SPECS if name not in ("mask", "torchmask", "rgbtorch")]
 
 
@@ -57,7 +72,7 @@ def corpus() -> dict[str, bytes]:
         "deep.png": file_of(deep, "png"),
         "deep.tiff": file_of(deep, "tiff"),
         "deep.pgm": file_of(deep, "ppm"),
-        "float.tiff": file_of(PIL.Image.fromarray(np.linspace(0, 300, 30, dtype="f4").reshape(5, 6)), "tiff"),
+        "float.tiff": file_of(PIL.Image.fromarray(np.arange(30, dtype="f4").reshape(5, 6) * 8), "tiff"),
         "grey.jpg": file_of(grey, "jpeg"),
         "cmyk.jpg": file_of(rgb.convert("CMYK"), "jpeg"),
         "rgb-in-rgb.jpg": file_of(rgb, "jpeg", keep_rgb=True),

@@ -29,6 +29,7 @@ from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamp
 from torchdata_ais.index.build import SampleIndex, ShardWatch
 from torchdata_ais.index.build.builder import IndexLocation
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
+from torchdata_ais.samples import dots_in_names
 from torchdata_ais.store import Cluster, StoreOptions, cluster_options, list_objects
 from torchdata_ais.urls import parse_url, redact
 
@@ -47,7 +48,7 @@ class Problem:
 
     Attributes:
         kind: The class of the error that training would raise, or a word of the linter's own: ``FieldsDiffer``,
-            ``NoSamples``, ``NoSuchField``, ``RareField``, ``KeysRepeated``, ``UnevenShards``.
+            ``NoSamples``, ``NoSuchField``, ``RareField``, ``KeysRepeated``, ``UnevenShards``, ``DotsInNames``.
         text: The problem and its remedy.
         severity: ``"error"`` stops training or loses samples; ``"note"`` is worth knowing.
         url: The shard.
@@ -197,8 +198,9 @@ def compared(
         shards: All of them.
         require: Fields that were required; these were checked sample by sample.
     """
+    notes = [*_merged(shards), *_uneven(shards)]
     if require:
-        return list(_uneven(shards)), require
+        return notes, require
     counts: Counter[str] = Counter()
     total = 0
     for shard in shards:
@@ -212,7 +214,7 @@ def compared(
         what = f"{count} of {total} samples have the field {field!r}"
         text = Sentences(what, _NAME_FIELDS)
         found.append(Problem("RareField", text, "note", field=field))
-    return [*found, *_uneven(shards)], common
+    return [*found, *notes], common
 
 
 def lacking(fields: tuple[str, ...] | dict[str, object], required: tuple[str, ...]) -> list[str]:
@@ -246,6 +248,17 @@ def _lacks(shard: ShardReport, common: tuple[str, ...]) -> Iterator[Problem]:
             )
             text = Sentences(what, _LEAVE_OUT)
             yield Problem("FieldsDiffer", text, "error", shard.url, key=key, field=field, offset=offset)
+
+
+def _merged(shards: Sequence[ShardReport]) -> Iterator[Problem]:
+    """Yield a note if dots in file names may have merged samples."""
+    shapes = [(shard, shape) for shard in shards for shape in shard.shapes]
+    what = dots_in_names({field for _, shape in shapes for field in shape})
+    if what:
+        shard, shape = next(one for one in shapes if dots_in_names(one[1]))
+        _, key, offset = shard.shapes[shape]
+        field = next(field for field in shape if dots_in_names([field]))
+        yield Problem("DotsInNames", Sentences(what), "note", shard.url, key=key, field=field, offset=offset)
 
 
 def _uneven(shards: Sequence[ShardReport]) -> Iterator[Problem]:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchdata_ais._util.files import naming, open_regular
+from torchdata_ais.codecs.handlers import FIELD_KINDS, MEDIA_KINDS
 from torchdata_ais.errors import NotFoundError
 from torchdata_ais.store import StoreOptions, list_objects, open_blocks
 from torchdata_ais.urls import Location, parse_url
 from torchdata_ais.writing.sources.source import Tally
 
-PICTURES = frozenset(["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"])
-SOUNDS = frozenset(["wav", "flac", "mp3", "ogg", "opus", "m4a", "aac"])
-MEDIA = PICTURES | SOUNDS | {"mp4", "webm", "avi", "mov", "mkv"}
+PICTURES, SOUNDS, VIDEOS = (frozenset(FIELD_KINDS[kind]) for kind in MEDIA_KINDS)
+MEDIA = PICTURES | SOUNDS | VIDEOS
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from torchdata_ais._util.arguments import checked_options
-from torchdata_ais.codecs.handlers import FIELD_KINDS
+from torchdata_ais.codecs.handlers import FIELD_KINDS, MEDIA_KINDS
 from torchdata_ais.errors import UsageError
 from torchdata_ais.errors.text import Remedy, Way, in_commands, in_programs
 from torchdata_ais.writing.classes import other_numbers
@@ -242,7 +242,8 @@ class SourceOptions:
                 f"image_field={self.image_field!r} is no name of a field", todo='use one such as "jpg"'
             )
         ending = str(self.image_field or "").rpartition(".")[2].lower()
-        if kind := next((kind for kind, names in FIELD_KINDS.items() if ending in names), ""):
+        kind = next((kind for kind, names in FIELD_KINDS.items() if ending in names), "")
+        if kind and kind not in MEDIA_KINDS:
             raise UsageError.at(
                 f"image_field={self.image_field!r} would be read as {kind}, and stand in the way of that field",
                 todo='use one such as "jpg" or "photo.jpg"',
