@@ -11,8 +11,10 @@ import pytest
 import torchdata_ais
 from torchdata_ais import AISSourceLister, SingleNodeOnly, convert
 from torchdata_ais._util.world import WorldOptions, known_ranks
-from torchdata_ais.codecs.encoder import _ENCODERS
-from torchdata_ais.codecs.handlers import FIELD_KINDS
+from torchdata_ais.codecs import IMAGE_EXTENSIONS
+from torchdata_ais.codecs.encoder import _ENCODERS, FORMATS
+from torchdata_ais.codecs.handlers import FIELD_KINDS, MEDIA_KINDS
+from torchdata_ais.codecs.media import AUDIO_EXTENSIONS, VIDEO_EXTENSIONS
 from torchdata_ais.codecs.table import _LOADERS
 from torchdata_ais.errors import UsageError
 from torchdata_ais.testing import write_shard
@@ -20,6 +22,7 @@ from torchdata_ais.urls.parsing import COMPRESSIONS, is_shard
 from torchdata_ais.webdataset.autodecode import decoders
 from torchdata_ais.webdataset.shardlists import expand_urls
 from torchdata_ais.webdataset.utils import pytorch_worker_info
+from torchdata_ais.writing.sources.files import MEDIA
 from torchdata_ais.writing.sources.shards import shards_in
 
 PACKAGE = Path(torchdata_ais.__file__).parent
@@ -38,8 +41,13 @@ def test_every_room_takes_the_same_files_of_a_folder_for_shards(tmp_path: Path) 
 
 
 def test_fields_that_are_read_are_written_and_decoded_by_the_same_names() -> None:
-    names = {name for names in FIELD_KINDS.values() for name in names}
+    names = {name for kind, names in FIELD_KINDS.items() if kind not in MEDIA_KINDS for name in names}
     assert names == set(_LOADERS) == set(_ENCODERS) == set(decoders)
+    media = {name for kind in MEDIA_KINDS for name in FIELD_KINDS[kind]}
+    assert not media & names
+    assert len(media) == sum(len(FIELD_KINDS[kind]) for kind in MEDIA_KINDS)
+    assert media == IMAGE_EXTENSIONS | AUDIO_EXTENSIONS | VIDEO_EXTENSIONS == MEDIA
+    assert set(FORMATS) - {"img", "image"} <= IMAGE_EXTENSIONS
 
 
 def test_a_column_of_a_table_is_a_file_under_each_name_of_its_kind(tmp_path: Path) -> None:

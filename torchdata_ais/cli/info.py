@@ -14,7 +14,6 @@ import typer
 from torchdata_ais._util.formatting import bytes_text, count_text, html_page, html_table, html_text
 from torchdata_ais.cli._output import echo, echo_json, shown_line
 from torchdata_ais.cli._run import AsJson, Endpoint, command, options_of
-from torchdata_ais.codecs.handlers import FIELD_KINDS
 from torchdata_ais.errors import AISError, NotFoundError, SampleError, SampleIndexError, ShardError
 from torchdata_ais.samples import dots_in_names
 
@@ -215,11 +214,13 @@ class Summary:
         """Take classes and sizes of pictures from a sample."""
         from PIL import Image
 
+        from torchdata_ais.codecs import IMAGE_EXTENSIONS
+
         self.looked += 1
         for name, value in fields_of(sample).items():
             if name == _CLASS and len(value) <= _LONGEST:
                 self.classes[value.decode("utf-8", "backslashreplace").strip()] += 1
-            elif name.rpartition(".")[2].lower() in FIELD_KINDS["image"]:
+            elif name.rpartition(".")[2].lower() in IMAGE_EXTENSIONS:
                 try:
                     with Image.open(io.BytesIO(value)) as picture:
                         self.pictures[picture.size] += 1

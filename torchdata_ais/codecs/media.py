@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import itertools
 import math
@@ -72,8 +73,10 @@ def _decoded(soundfile: Any, data: bytes) -> tuple[NDArray[np.float32], int]:
         rate, how = int(file.samplerate), {"dtype": "float32", "always_2d": True}
         if file.frames * file.channels <= _PLAUSIBLE * len(data):
             return file.read(file.frames, **how), rate
-        blocks = list(itertools.takewhile(len, iter(lambda: file.read(_BLOCK_FRAMES, **how), None)))
-        return np.concatenate(blocks or [np.empty((0, file.channels), np.float32)]), rate
+        blocks = [file.read(_BLOCK_FRAMES, **how)]
+        while len(blocks[-1]):
+            blocks.append(file.read(_BLOCK_FRAMES, **how))
+        return np.concatenate(blocks), rate
 
 
 _PLAUSIBLE = 64  # values for each byte: a sound that says more is read in blocks
@@ -270,3 +273,32 @@ def _sound(
                 values = values[:, : int(left)]
             left -= values.shape[1]
             yield values
+
+
+def checked_media(name: str, data: bytes) -> bytes | None:
+    """Check that a sound or a video is complete; return it.
+
+    A sound is also decoded once, where soundfile is installed. Returns None for other fields.
+
+    Raises:
+        DecodeError: It is cut, or cannot be decoded.
+
+    Example:
+        >>> checked_media("wav", b"RIFF" + (100).to_bytes(4, "little") + b"WAVE")
+        Traceback (most recent call last):
+        torchdata_ais.errors.DecodeError: The file is cut, or a length in it is wrong: there is no data chunk before its end at byte 12
+    """  # noqa: E501 - the output of a doctest cannot be folded
+    ending = extension(name)
+    if ending in VIDEO_EXTENSIONS or ending == "m4a":  # the container of MP4
+        check_video(data)
+        return data
+    if ending not in AUDIO_EXTENSIONS or ending in _UNREAD:
+        return None
+    if importlib.util.find_spec("soundfile"):
+        torch_audio(name, data)
+    else:
+        measured(data)
+    return data
+
+
+_UNREAD = frozenset(["m4a", "aac", "wma", "sox"])  # by libsndfile

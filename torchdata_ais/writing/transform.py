@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -11,16 +10,9 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from torchdata_ais._util.arguments import check_function, checked_options
 from torchdata_ais._util.process_pool import OrderedPool
-from torchdata_ais.codecs import Decoder, build_encoder
+from torchdata_ais.codecs import Decoder, build_encoder, imagehandler
 from torchdata_ais.codecs.encoder import Encoder
-from torchdata_ais.codecs.handlers import extension
-from torchdata_ais.codecs.media import (
-    AUDIO_EXTENSIONS,
-    VIDEO_EXTENSIONS,
-    check_video,
-    measured,
-    torch_audio,
-)
+from torchdata_ais.codecs.media import checked_media
 from torchdata_ais.errors import (
     NEVER_SKIPPED,
     AISError,
@@ -54,7 +46,7 @@ class Transform:
         self._select, self._map, self._rng = edit.select, edit.map, edit.rng
         decode = edit.decode
         self._decode = Decoder(decode, partial=True) if isinstance(decode, str) else decode
-        self._check = Decoder("pil", checked_media, partial=True) if edit.check else None
+        self._check = Decoder(imagehandler("pil"), checked_media, partial=True) if edit.check else None
         self._encode = edit.encode()
         self._fields = edit.kept
 
@@ -216,35 +208,6 @@ class Edit:
         """The names of `fields`; None for all."""
         fields = self.fields
         return None if fields is None else frozenset(fields.split() if isinstance(fields, str) else fields)
-
-
-def checked_media(name: str, data: bytes) -> bytes | None:
-    """Check that a sound or a video is complete; return it.
-
-    A sound is also decoded once, where soundfile is installed. Returns None for other fields.
-
-    Raises:
-        DecodeError: It is cut, or cannot be decoded.
-
-    Example:
-        >>> checked_media("wav", b"RIFF" + (100).to_bytes(4, "little") + b"WAVE")
-        Traceback (most recent call last):
-        torchdata_ais.errors.DecodeError: The file is cut, or a length in it is wrong: there is no data chunk before its end at byte 12
-    """  # noqa: E501 - the output of a doctest cannot be folded
-    ending = extension(name)
-    if ending in VIDEO_EXTENSIONS or ending == "m4a":  # the container of MP4
-        check_video(data)
-        return data
-    if ending not in AUDIO_EXTENSIONS or ending in _UNREAD:
-        return None
-    if importlib.util.find_spec("soundfile"):
-        torch_audio(name, data)
-    else:
-        measured(data)
-    return data
-
-
-_UNREAD = frozenset(["m4a", "aac", "wma", "sox"])  # by libsndfile
 
 
 _CHUNK_ITEMS = 32

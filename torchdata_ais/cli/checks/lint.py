@@ -15,7 +15,8 @@ from typing import Any, Literal
 import xxhash
 
 from torchdata_ais._util.arguments import checked
-from torchdata_ais.codecs import Decoder
+from torchdata_ais.codecs import Decoder, imagehandler
+from torchdata_ais.codecs.media import checked_media
 from torchdata_ais.errors import (
     AISError,
     AuthError,
@@ -320,7 +321,8 @@ def lint_shards(
         source: See above.
         require: Fields each sample must have, alternatives by ``;`` (``"jpg;png cls"``). Default: those that at least
             half of all samples have.
-        decode: Whether to decode the fields, as ``.decode()`` would, images to the last pixel.
+        decode: Whether to decode the fields, as ``.decode()`` would, images to the last pixel; sounds where soundfile
+            is installed (extra ``[audio]``). Videos are not decoded, but must be complete.
         only: Decode these fields only.
         jobs: How many shards to read at the same time; default one for each core, at most 8.
         progress: Called with (shards done, shards in all) after each.
@@ -348,7 +350,7 @@ def lint_shards(
     urls = sources(source, options)
     wanted = tuple(require.split()) if isinstance(require, str) else tuple(require)
     only = tuple(only.split() if isinstance(only, str) else only or ())
-    codec = Decoder(only=only or None) if decode else None
+    codec = Decoder(imagehandler("pil"), checked_media, only=only or None) if decode else None
     stop = threading.Event()
     seen = _Keys()
 

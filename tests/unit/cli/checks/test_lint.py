@@ -139,11 +139,28 @@ def test_a_missing_library_is_told_once_with_the_way_round(
     def gone(*_: object) -> None:
         raise MissingLibraryError.at("cbor needs cbor2", todo="pip install it")
 
-    monkeypatch.setattr("torchdata_ais.cli.checks.lint.Decoder", lambda **_: gone)
+    monkeypatch.setattr("torchdata_ais.cli.checks.lint.Decoder", lambda *_, **__: gone)
     path = write_shard(tmp_path / "a.tar", [("a.cbor", b"1")])
     with pytest.raises(UsageError, match="--no-decode"):
         lint_shards(path)
     assert run("lint", path, "--no-decode").exit_code == 0
+
+
+def test_a_sound_and_a_video_that_are_cut_are_errors(tmp_path: Path) -> None:
+    wave = b"RIFF" + (2036).to_bytes(4, "little") + b"WAVEfmt " + (16).to_bytes(4, "little")
+    wave += (
+        bytes([1, 0, 1, 0, 0x40, 0x1F, 0, 0, 0x80, 0x3E, 0, 0, 2, 0, 16, 0])
+        + b"data"
+        + (2000).to_bytes(4, "little")
+    )
+    boxes = b"\0\0\0\x10ftypisom" + bytes(4) + b"\0\0\0\x08moov" + b"\0\0\1\0mdat"
+    whole = [("a.wav", wave + bytes(2000)), ("a.mp4", boxes + bytes(248))]
+    cut = [("b.wav", wave + bytes(1000)), ("b.mp4", boxes + bytes(100))]
+    assert lint_shards(write_shard(tmp_path / "whole.tar", whole)).ok
+    report = lint_shards(write_shard(tmp_path / "cut.tar", cut))
+    assert [(one.kind, one.field) for one in report.errors()] == [("DecodeError", "wav")]
+    assert not lint_shards(write_shard(tmp_path / "video.tar", cut[1:]), only="mp4").ok
+    assert lint_shards(str(tmp_path / "cut.tar"), decode=False).ok
 
 
 def test_reshard_writes_every_good_sample_once_and_says_what_is_missing(bad: Path) -> None:
