@@ -74,6 +74,7 @@ def check(decode: Callable[[bytes], torch.Tensor], data: bytes, whole: torch.Ten
     return "whole"
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("kind", SOUNDS)
 def test_a_sound_cut_at_any_byte_is_an_error_or_whole(kind: str) -> None:
     data = sound(kind)
@@ -84,6 +85,7 @@ def test_a_sound_cut_at_any_byte_is_an_error_or_whole(kind: str) -> None:
     assert outcomes.count("whole") <= 1  # a byte of padding
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("kind", SOUNDS)
 def test_a_longer_sound_cut_at_some_bytes_is_an_error_or_whole(kind: str) -> None:
     data = sound(kind, 20_000)
@@ -428,6 +430,7 @@ CANNOT_SHOW = {"jp2"}
 """Formats whose decoders take a cut file for a picture; docs/limits.md has them."""
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_cut_at_any_byte_is_an_error_or_whole(name: str) -> None:
     ending = name.rpartition(".")[2]

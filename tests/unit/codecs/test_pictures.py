@@ -44,6 +44,7 @@ def upright(data: bytes, mode: str = "RGB") -> Image.Image:
     return ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert(mode)
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("ending", FORMATS)
 def test_a_picture_is_upright_in_any_size_and_crop(ending: str, orientation: int) -> None:
@@ -70,6 +71,7 @@ def test_a_picture_is_upright_in_any_size_and_crop(ending: str, orientation: int
     assert decoded(shorter=12).shape[:2] == ((12, 20) if height < width else (20, 12))
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("ending", ["png", "tif"])
 def test_a_mask_is_upright_in_any_size_and_crop(ending: str, orientation: int) -> None:
@@ -108,6 +110,7 @@ WIDE = {
 }
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("name", WIDE)
 @pytest.mark.parametrize("spec", ["l8", "torchrgb8", "pil", "rgb", "torchl", "rgba8"])
 def test_numbers_that_eight_bits_do_not_hold_are_an_error(spec: str, name: str) -> None:
@@ -130,6 +133,7 @@ def test_whole_numbers_up_to_255_are_pictures_whatever_their_type(kind: Any) -> 
     assert np.array_equal(Decoder("l8")({"__key__": "a", "tif": tiff(values.astype(kind))})["tif"], values)
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "ending", ["jpe", "jfif", "jfi", "pjpeg", "pjpg", "pjp", "mpo", "jps", "tif", "avif", "qoi", "pfm"]
 )
@@ -153,6 +157,7 @@ def test_a_plug_in_of_pillow_brings_its_ending(monkeypatch: pytest.MonkeyPatch) 
     assert Decoder("rgb8")(sample)["heic"].shape == (3, 4, 3)
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "ending",
     ["oga", "opus", "caf", "w64", "rf64", "bwf", "wave", "aifc", "snd", "mp2", "mpga", "sph", "nist"],
