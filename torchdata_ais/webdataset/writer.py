@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import Any, cast
 
 from torchdata_ais.codecs import build_encoder
@@ -12,6 +13,8 @@ from torchdata_ais.errors.redaction import redact
 from torchdata_ais.webdataset.left_out import explaining
 from torchdata_ais.writing import ShardWriter as _ShardWriter
 from torchdata_ais.writing import TarWriter as _TarWriter
+
+logger = logging.getLogger("torchdata_ais")
 
 
 class TarWriter(_TarWriter):
@@ -30,14 +33,27 @@ class TarWriter(_TarWriter):
 class ShardWriter(_ShardWriter):
     """Write samples to a series of shards.
 
-    See `torchdata_ais.ShardWriter`; a ``pipe:`` is refused.
+    See `torchdata_ais.ShardWriter`; a ``pipe:`` is refused, and shards that are there are replaced, as webdataset does.
+    Older ones that follow the new ones are logged.
     """
 
     __signature__ = inspect.signature(_ShardWriter)
 
-    def __init__(self, pattern: str, *args: Any, **named: Any) -> None:
+    def __init__(self, pattern: str, *args: Any, overwrite: bool | None = None, **named: Any) -> None:
         _refuse_command(pattern)
-        super().__init__(pattern, *args, **named)
+        super().__init__(pattern, *args, overwrite=overwrite, **named)
+
+    def close(self) -> None:
+        """Finish the last shard and the manifest."""
+        was_open = self._is_open
+        super().close()
+        if was_open and self._opener is None and (left := self.stale()):
+            logger.warning(
+                "%d older shards left beyond the new ones, such as %s: training would read them, too. "
+                "overwrite=True removes them",
+                len(left),
+                redact(left[0]),
+            )
 
 
 def _refuse_command(target: Any) -> None:

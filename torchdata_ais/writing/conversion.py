@@ -21,7 +21,7 @@ from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.urls.parsing import is_shard
 from torchdata_ais.writing.classes import agreed_classes, read_classes, write_classes
-from torchdata_ais.writing.manifest import ShardInfo, Taker, check_pattern, shards_there
+from torchdata_ais.writing.manifest import ShardInfo, Taker, check_pattern
 from torchdata_ais.writing.prepare import check_apart, check_not_read, folder_of, prepare
 from torchdata_ais.writing.shard_writer import ShardWriter
 from torchdata_ais.writing.sources.opened import open_source
@@ -192,6 +192,7 @@ class ConversionJob:
                 manifest=manifest_of(manifest, name, how),
                 start_shard=start + number - 1,
                 shard_step=count,
+                overwrite=None,  # prepare() looks before anything is read
                 **writer,
             )
             self._all.append(Series(name, pattern, some, shards))
@@ -220,7 +221,7 @@ class ConversionJob:
         noted = None
         if self._classes and shards:
             noted = write_classes(first.pattern, self._classes, self._store)
-        stale = [] if self._new else [shard for one in self._all for shard in self._stale(one)]
+        stale = [] if self._new else [shard for one in self._all for shard in one.writer.stale()]
         return Conversion(
             shards,
             samples,
@@ -318,15 +319,6 @@ class ConversionJob:
         """Return whether this part writes shards of such numbers."""
         number, count = self.how.part_of
         return shard % count == (number - 1) % count
-
-    def _stale(self, one: Series) -> list[str]:
-        """Return the shards of another time that follow the new ones."""
-        # By its whole name: s-1.tar is none of s-%06d.tar.
-        return [
-            one.pattern % number
-            for number, name in sorted(shards_there(one.pattern, self._store))
-            if number >= one.writer.shard and self._is_mine(number) and (one.pattern % number).endswith(name)
-        ]
 
     def _agreed(self, found: Source) -> list[str]:
         """Return the class names; number the source by stored ones."""

@@ -123,6 +123,13 @@ class SamplePacker:
         for field in sorted(sample):
             if field in _BY_READERS or (field[:1] == "_" and not self._keep_meta):
                 continue
+            if field[:1] == ".":
+                raise UsageError.at(
+                    f"the field {field!r} of the sample {key!r} begins with a dot",
+                    todo=f"write {field.lstrip('.') or 'txt'!r}: the dot between key and field is added",
+                    key=key,
+                    field=field,
+                )
             name = f"{key}.{field}"
             lowered = field.lower()  # readers lower it
             if not field or "\n" in field or split_name(name) != (key, lowered):

@@ -51,8 +51,18 @@ def prepare(
     if place.kind == "file" and not NUMBER.search(str(folder)):
         with naming(str(folder)):
             make_folder(folder)
-    found = shards_there(pattern, store) if new else []
-    there = next((name for number, name in found if is_mine(number)), None)
+    if new:
+        refuse_existing(pattern, store, is_mine, todo)
+
+
+def refuse_existing(
+    pattern: str,
+    store: Callable[[], StoreOptions],
+    is_mine: Callable[[int], bool],
+    todo: str = _GO_ON,
+) -> None:
+    """Raise `UsageError` if there are shards of the pattern with such numbers."""
+    there = next((name for number, name in shards_there(pattern, store) if is_mine(number)), None)
     if there is not None:
         raise UsageError.at(
             f"there are shards of this pattern already, such as {there}",
@@ -69,22 +79,34 @@ def folder_of(pattern: str) -> Iterator[None]:
         yield
 
 
-def check_bucket(name: str, options: Callable[[], StoreOptions]) -> None:
+def check_bucket(
+    name: str, options: Callable[[], StoreOptions], look: Callable[[], None] | None = None
+) -> None:
     """Raise if an object's bucket does not exist, before shards are written.
 
     A shard is written for minutes before it is stored. Other errors of the cluster are raised when the shard is
     stored.
 
+    Args:
+        name: The object, or a path.
+        options: Returns the transport settings.
+        look: Looks at what is there instead, and may raise `UsageError`.
+
     Raises:
         NotFoundError: The bucket does not exist.
     """
     place = parse_url(name)
-    if place.kind != "object":
+    if place.kind != "object" and look is None:
         return
-    settings = options()
-    place = place.at(settings.endpoint)
     try:
-        list_bucket(place, place.name, replace(settings, retry=ONE_TRY), first_page=True)
+        if look is not None:
+            look()
+        else:
+            settings = options()
+            place = place.at(settings.endpoint)
+            list_bucket(place, place.name, replace(settings, retry=ONE_TRY), first_page=True)
+    except UsageError:
+        raise
     except NotFoundError as error:
         bucket = replace(place, name="").uri
         raise NotFoundError.at(
@@ -92,7 +114,7 @@ def check_bucket(name: str, options: Callable[[], StoreOptions]) -> None:
             todo=f"make it first: client.bucket({place.bucket!r}).create(), or check the spelling",
             url=redact(name),
         ) from error
-    except AISError:
+    except (AISError, FileNotFoundError):
         return
 
 

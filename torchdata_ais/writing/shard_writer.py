@@ -6,19 +6,21 @@ import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from torchdata_ais._util.arguments import check_function, check_number, checked
+from torchdata_ais._util.files import naming
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.errors.text import Remedy, in_commands, in_programs
-from torchdata_ais.store import Cluster, StoreOptions, cluster_options, given_options
+from torchdata_ais.store import Cluster, StoreOptions, cluster_options, delete_object, given_options
 from torchdata_ais.urls import parse_url, redact, shown_name
 from torchdata_ais.writing.archive import OpenArchive, Writer, check_format
-from torchdata_ais.writing.manifest import Manifest, SeriesIndex, ShardInfo, Taker
+from torchdata_ais.writing.manifest import Manifest, SeriesIndex, ShardInfo, Taker, shards_there
 from torchdata_ais.writing.packing import SamplePacker
-from torchdata_ais.writing.prepare import check_bucket, check_place
+from torchdata_ais.writing.prepare import check_bucket, check_place, refuse_existing
 from torchdata_ais.writing.targets import StreamTarget, Target, compression_for, open_target
 
 _ANEW = "begin anew without resume=True"
@@ -161,6 +163,9 @@ class ShardWriter(Writer):
         cluster: See `torchdata_ais.store.Cluster`.
         compress: As in `TarWriter`.
         format: As in `TarWriter`.
+        overwrite: Whether to write if there are shards of this pattern already, from `start_shard` on. Each is replaced
+            when the new one is whole; those with higher numbers than the last new one are removed when the series is
+            complete. None: replace them, and let the others be.
         user, group, mode, mtime, encoder, keep_meta, allow_pickle, quality, allow_nan: As in `TarWriter`.
 
     Attributes:
@@ -174,7 +179,8 @@ class ShardWriter(Writer):
         notes: Further JSON values for the manifest.
 
     Raises:
-        UsageError: A pattern without a number, or a bad argument; and the errors of `TarWriter.write`.
+        UsageError: A pattern without a number, or a bad argument; shards of this pattern are there, with the first
+            sample; and the errors of `TarWriter.write`.
         StateError: The manifest was written with other settings, or other samples come than the first time.
         TransportError: A bucket did not take a shard.
 
@@ -215,8 +221,10 @@ class ShardWriter(Writer):
         allow_pickle: bool = False,
         quality: int = 100,
         allow_nan: bool = False,
+        overwrite: bool | None = False,
     ) -> None:
-        self._step = shard_step
+        self._step, self._start = shard_step, start_shard
+        self._overwrite = None if resume else overwrite
         self._pattern = pattern
         self._compression = compression_for(self._name(start_shard), compress)
         if self._name(start_shard) == self._name(start_shard + 1):
@@ -359,11 +367,11 @@ class ShardWriter(Writer):
     def next_stream(self) -> OpenArchive:
         """Finish the current shard, if any, and start the next one."""
         self.finish()
-        if not self._is_saved:
-            self._save()  # an older manifest must not speak for the shards that follow
         name = self._name(self.shard)
         if self._opener is None and not self.shards:
-            check_bucket(name, self._options)
+            check_bucket(name, self._options, self._refuse_existing if self._overwrite is False else None)
+        if not self._is_saved:
+            self._save()  # an older manifest must not speak for the shards that follow
         self._archive = OpenArchive(self._target(name), self._compression)
         self._keys.reset()
         self.fname = name
@@ -413,8 +421,38 @@ class ShardWriter(Writer):
         if not self._manifest.complete:
             self._manifest.complete = True
             self._save()
+        if self._overwrite and self.shards:
+            self._remove(self.stale())
         if self._index is not None:
             self._index.close()
+
+    def stale(self) -> list[str]:
+        """Return the older shards of the pattern that follow the new ones."""
+        # By its whole name: s-1.tar is none of s-%06d.tar.
+        return [
+            self._pattern % number
+            for number, name in sorted(shards_there(self._pattern, self._options))
+            if number >= self.shard and self._is_mine(number) and (self._pattern % number).endswith(name)
+        ]
+
+    def _refuse_existing(self) -> None:
+        refuse_existing(self._pattern, self._options, self._is_mine)
+
+    def _is_mine(self, number: int) -> bool:
+        return number >= self._start and (number - self._start) % self._step == 0
+
+    def _remove(self, shards: Sequence[str]) -> None:
+        """Remove older shards that follow the new ones."""
+        for name in shards:
+            place = parse_url(name)
+            if place.kind == "file":
+                with naming(place.name):
+                    Path(place.name).unlink(missing_ok=True)
+            else:
+                delete_object(name, self._options(), missing_ok=True)
+        if shards:
+            first = redact(shards[0])
+            logger.info("removed %d older shards beyond the new ones, from %s on", len(shards), first)
 
     def discard(self) -> None:
         """Give up the shard under way and write no more. The finished ones stay."""

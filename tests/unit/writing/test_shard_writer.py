@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from torchdata_ais import AISFileLoader
+import torchdata_ais.webdataset as wds
+from torchdata_ais import AISFileLoader, AISSourceLister
 from torchdata_ais.errors import (
     AISError,
     DuplicateFieldError,
@@ -269,8 +270,73 @@ def test_the_manifest_grows_with_each_shard_and_is_incomplete_until_the_end(tmp_
 
 def test_an_old_manifest_does_not_speak_for_new_shards(tmp_path):
     write(tmp_path / "s-%d.tar", maxcount=20, manifest=str(tmp_path / "m.json"))
-    interrupted(tmp_path / "s-%d.tar", after=5, maxcount=20, manifest=str(tmp_path / "m.json"))
+    where = str(tmp_path / "m.json")
+    interrupted(tmp_path / "s-%d.tar", after=5, maxcount=20, manifest=where, overwrite=True)
     assert json.loads((tmp_path / "m.json").read_text())["shards"] == []
+
+
+def series(pattern, count, **options):
+    with ShardWriter(str(pattern), maxcount=2, **options) as writer:
+        for one in SAMPLES[:count]:
+            writer.write(one)
+    return writer
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_series_that_is_there_is_refused_or_replaced_as_a_whole(tmp_path, ais_bucket, ais_cluster, local):
+    base = str(tmp_path) if local else f"ais://{ais_bucket.name}"
+    pattern, options = f"{base}/s-%02d.tar", {"cluster": ais_cluster}
+    series(pattern, 9, **options)
+    before = [sample["__key__"] for sample in stored(base, ais_cluster)]
+    manifest = str(tmp_path / "m.json")
+    with pytest.raises(UsageError, match=r"shards of this pattern already, such as .*s-0.*overwrite=True"):
+        series(pattern, 3, manifest=manifest, **options)
+    assert not Path(manifest).exists()
+    assert [sample["__key__"] for sample in stored(base, ais_cluster)] == before
+    series(pattern, 3, start_shard=5, **options)  # an older series goes on
+    assert len(stored(base, ais_cluster)) == 12
+    with pytest.raises(UsageError, match="already"):
+        series(pattern, 3, start_shard=6, **options)
+    series(pattern, 3, overwrite=None, **options)
+    assert len(stored(base, ais_cluster)) == 3 + 5 + 3
+    interrupted(pattern, 1, maxcount=2, overwrite=True, **options)
+    assert len(stored(base, ais_cluster)) == 3 + 5 + 3  # nothing is removed without an end
+    series(pattern, 3, overwrite=True, **options)
+    assert [sample["__key__"] for sample in stored(base, ais_cluster)] == [
+        one["__key__"] for one in SAMPLES[:3]
+    ]
+
+
+def test_writers_that_share_a_pattern_refuse_and_remove_only_their_own_shards(tmp_path):
+    for start in (0, 1):
+        series(tmp_path / "s-%d.tar", 8, start_shard=start, shard_step=2)
+    with pytest.raises(UsageError, match="already"):
+        series(tmp_path / "s-%d.tar", 2, start_shard=1, shard_step=2)
+    series(tmp_path / "s-%d.tar", 2, start_shard=1, shard_step=2, overwrite=True)
+    assert sorted(path.name for path in tmp_path.glob("*.tar")) == [f"s-{n}.tar" for n in (0, 1, 2, 4, 6)]
+
+
+def test_webdatasets_name_replaces_and_reports_what_is_left(tmp_path, caplog):
+    for count in (9, 3):
+        with wds.ShardWriter(str(tmp_path / "s-%d.tar"), maxcount=2) as writer:
+            for one in SAMPLES[:count]:
+                writer.write(one)
+    assert "3 older shards left beyond the new ones, such as" in caplog.text
+    assert len(list(tmp_path.glob("*.tar"))) == 5
+
+
+@pytest.mark.parametrize("field", [".txt", ".seg.png", "."])
+def test_a_field_that_begins_with_a_dot_is_refused(tmp_path, field):
+    with (
+        pytest.raises(UsageError, match=r"begins with a dot. Write '"),
+        ShardWriter(str(tmp_path / "s-%d.tar")) as writer,
+    ):
+        writer.write({"__key__": "a", field: b"x"})
+
+
+def stored(base, cluster):
+    shards = f"{base}/s-??.tar" if base.startswith("/") else f"{base}/s-"
+    return list(AISSourceLister(shards, cluster=cluster).load_tar().group_samples(adjacent="split"))
 
 
 def test_a_series_of_nothing_has_a_manifest_too(tmp_path):

@@ -85,7 +85,9 @@ def reshard(
         stack.enter_context(folder_of(target))
         prepare(target, lambda: options, new=True)
         classes = carried_classes([shard.source for shard in report.shards], target, lambda: options)
-        writer = ShardWriter(target, maxcount=maxcount, maxsize=maxsize, encoder=False, cluster=options)
+        writer = ShardWriter(
+            target, maxcount=maxcount, maxsize=maxsize, encoder=False, cluster=options, overwrite=None
+        )
         stack.enter_context(writer)
         for number, shard in enumerate(report.shards):
             for sample in _samples(shard, done, options):

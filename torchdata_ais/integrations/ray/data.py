@@ -359,6 +359,7 @@ class ShardDatasink(Datasink):
             maxsize=self._maxsize,
             start_shard=task * _OF_A_TASK,
             cluster=self._options,
+            overwrite=None,  # write() has looked, and other tasks write at the same time
             **({"index": index} if index is not None else {}),  # type: ignore[arg-type]
             **self._named,
         )
