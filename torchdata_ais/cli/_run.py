@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
 from torchdata_ais._util.process_end import LINE, STATUS
@@ -69,7 +71,7 @@ def reported(
     buckets removed.
 
     Args:
-        debug: Let errors through.
+        debug: Show their traceback.
         libraries: Slow imports of the command: Ctrl-C during them ends the process at once.
         command: Whose options messages name.
         also: Options for an argument of another name.
@@ -97,10 +99,13 @@ def reported(
             if _NEXT.get():
                 echo(f"next: {_NEXT.get()}", err=True)
             raise typer.Exit(ExitCodes.INTERRUPTED) from None
-        if debug or not isinstance(error, AISError | OSError):
+        if not isinstance(error, AISError | OSError):
             raise
         options = {**(names_of(command) if command else {}), **(also or {})}
-        echo(*f"error: {sentence(error, options)}".split("\n"), err=True)
+        if debug:  # here, since the library of the command line takes an EOFError for Ctrl-D
+            echo(*"".join(traceback.format_exception(error)).rstrip("\n").split("\n"), err=True)
+        else:
+            echo(*f"error: {sentence(error, options)}".split("\n"), err=True)
         wrong = isinstance(error, UsageError) and not isinstance(error, MissingLibraryError)
         raise typer.Exit(ExitCodes.WRONG if wrong else ExitCodes.FAILED) from None
     finally:
@@ -203,6 +208,64 @@ _ARGUMENT = re.compile(r"^ {4}(\w+)(?: \((.+?)\))?: (.*(?:\n {8}.*)*)", re.MULTI
 _METAVARS = {bool: "", int: "N", float: "SECONDS"}
 
 
+_OTHER_COMMANDS = {
+    "mv": "Copy with cp, then remove the old one with rm",
+    "sync": "put, get and cp store only what is not there yet: run them again",
+    "stat": "ls -l ais://bucket/object shows bytes, checksum and version",
+    "head": "ls -l ais://bucket/object shows bytes, checksum and version; cat writes an object",
+    "du": "info counts the bytes of a data set; ls those of a prefix",
+    "mb": "put and cp make a bucket that is missing",
+    "rb": "rm -r ais://bucket removes a bucket",
+    "upload": "It is called put",
+    "download": "It is called get",
+    "delete": "It is called rm",
+    "list": "It is called ls",
+    "version": "It is --version",
+    "help": "It is --help, also behind the name of a command",
+}
+_WHOLE = "A folder, a prefix or a template is taken as a whole: leave it out"
+_OTHER_OPTIONS = {
+    "-r": _WHOLE,
+    "-R": _WHOLE,
+    "--recursive": _WHOLE,
+    "-rf": "Write -r --yes",
+    "-fr": "Write -r --yes",
+    "-f": "rm has --yes; get, put and cp have --overwrite",
+    "--force": "rm has --yes; get, put and cp have --overwrite",
+    "--dry-run": "ls shows what a prefix or a template names; nothing is changed by it",
+    "--dryrun": "ls shows what a prefix or a template names; nothing is changed by it",
+    "-n": "ls shows what a prefix or a template names; nothing is changed by it",
+    "--jobs": "It is called --processes",
+    "--workers": "It is called --processes",
+    "--num-workers": "It is called --processes",
+}
+
+
+class _Group(TyperGroup):
+    """Commands; one that others have is answered with ours."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _OTHER_COMMANDS and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. {_OTHER_COMMANDS[args[0]]}.")
+        return super().resolve_command(ctx, args)
+
+
+class _Command(TyperCommand):
+    """A command; an option that others have is answered with ours."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {name for one in self.params for name in (*one.opts, *one.secondary_opts)}
+        before = args[: args.index("--")] if "--" in args else args
+        for name in (word.partition("=")[0] for word in before):
+            advice = _OTHER_OPTIONS.get(name, "")
+            if name in own or not advice or (advice.endswith("--processes") and "--processes" not in own):
+                continue
+            ctx.fail(
+                f"No such option: {name}. {advice if advice[-5:] != '--yes' or '-r' in own else _WHOLE}."
+            )
+        return super().parse_args(ctx, args)
+
+
 def command_line(**named: Any) -> typer.Typer:
     """Return an empty command line, with help laid out and coloured by rich."""
     return typer.Typer(
@@ -210,6 +273,7 @@ def command_line(**named: Any) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
+        cls=_Group,
         **named,
     )
 
@@ -238,7 +302,7 @@ def add_command(
     function.__annotations__ = {one.name: one.annotation for one in parameters}
     # An empty line between them: versions of Typer before 0.29 join consecutive lines.
     epilog = "\n\n".join(["Examples:", *(f"  {line}" for line in page.examples), ExitCodes.HELP])
-    app.command(name, help=page.text, epilog=epilog, rich_help_panel=panel)(function)
+    app.command(name, cls=_Command, help=page.text, epilog=epilog, rich_help_panel=panel)(function)
 
 
 class _Page(NamedTuple):

@@ -28,7 +28,7 @@ def lint(
     require: str | None = None,
     decode: bool = True,
     only: str | None = None,
-    jobs: Annotated[int | None, typer.Option(min=0)] = None,
+    processes: Annotated[int | None, typer.Option(min=0)] = None,
     fix: str | None = None,
     maxcount: Annotated[int, typer.Option(min=1)] = 10_000,
     index: bool = False,
@@ -47,7 +47,7 @@ def lint(
         require: Fields each sample must have, such as 'jpg;png cls'. Default: those most samples have.
         decode: Decode every field, images to the last pixel.
         only: Decode these fields only: 'jpg cls'.
-        jobs: Shards read at once. Default: one a core.
+        processes: Shards read at once, in threads. Default: one a core.
         fix (PATTERN): Write the good samples to new shards: out/train-%06d.tar, ais://bucket/train-%06d.tar.
         maxcount: Most samples in a shard that --fix writes.
         index: Make the sample index of shards that are sound, too.
@@ -86,7 +86,7 @@ def lint(
             require=require or (),
             decode=decode,
             only=only or None,
-            jobs=jobs or None,
+            jobs=processes or None,
             progress=progress_of(bars, "lint", size=lambda: sum(sizes)),
             read=sizes.append,
             index=index,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torchdata_ais.urls import ObjectURL
 
 
+_SYSTEM = re.compile(r"ais://\.sys-")  # buckets in which a cluster keeps its own objects
 _SCHEME = re.compile(r"(?P<scheme>\w*)://")
 
 
@@ -36,6 +37,7 @@ def ls(
     url: Annotated[str, typer.Argument()] = "",
     regex: str = "",
     long: Annotated[bool, typer.Option("--long", "-l")] = False,
+    all_: Annotated[bool, typer.Option("--all", "-a")] = False,
     as_json: AsJson = False,
     endpoint: Endpoint = "",
 ) -> None:
@@ -48,6 +50,7 @@ def ls(
             for the members of a shard. Without it, or ais://: the buckets.
         regex: Only names in which this is found, such as '\.tar$'.
         long: Show bytes, checksums and versions; of members the offset.
+        all_: Show buckets of the cluster itself, too, such as .sys-inventory.
         as_json: Print one JSON array.
 
     Examples:
@@ -60,6 +63,7 @@ def ls(
     scheme = _SCHEME.fullmatch(url)
     if not url or scheme:
         rows = _buckets(scheme["scheme"] if scheme else "", options)
+        rows = [row for row in rows if all_ or not _SYSTEM.match(row["url"])]
         what = "bucket"
     elif url.endswith("/") and _is_shard(url, options):
         rows = _members(url.rstrip("/"), options)
@@ -154,19 +158,25 @@ def cat(
         torchdata-ais cat ais://pets/train-000.tar/cat/0001.jpg > cat.jpg
         torchdata-ais cat ais://pets/train-000.tar | tar t
     """
-    from torchdata_ais.cli._objects import blocks_of, find
+    from torchdata_ais.cli._objects import find
 
     options = options_for(endpoint)
-    shown = sys.stdout is not None and sys.stdout.isatty()
     for url in urls:
         for found in find(url, options, prefix=False):
-            with blocks_of(found, options) as blocks:
-                if shown:
-                    _show(blocks, found.uri)
-                    continue
-                with bytes_out() as out:
-                    for block in blocks:
-                        out.write(block)
+            _to_standard_output(found, options)
+
+
+def _to_standard_output(found: Found, options: StoreOptions) -> None:
+    """Write an object or a member; to a terminal text alone."""
+    from torchdata_ais.cli._objects import blocks_of
+
+    with blocks_of(found, options) as blocks:
+        if sys.stdout is not None and sys.stdout.isatty():
+            _show(blocks, found.uri)
+            return
+        with bytes_out() as out:
+            for block in blocks:
+                out.write(block)
 
 
 def _show(blocks: Iterable[bytes], uri: str) -> None:
@@ -284,7 +294,7 @@ def get(
 
     Args:
         url: ais://bucket/object; a prefix or a template for several; ais://bucket/shard.tar/member.jpg.
-        target (PATH): A file, or a folder; one that ends with / is made.
+        target (PATH): A file, or a folder; one that ends with / is made; - is standard output, for one object.
         overwrite: Replace files that hold something else.
 
     Examples:
@@ -299,6 +309,11 @@ def get(
 
     options = options_for(endpoint)
     found = find(url, options)
+    if target == "-":
+        if len(found) > 1:
+            raise UsageError.at(f"{len(found)} objects for standard output", todo="name one", url=url)
+        _to_standard_output(found[0], options)
+        return
     folder = target.endswith("/") or Path(target).is_dir() or (len(found) > 1 and not Path(target).exists())
     paths = [Path(target, name) for name in target_names(found, folder, target)]
     named = dict(zip(paths, found, strict=True))

@@ -56,9 +56,62 @@ def test_an_error_is_one_message_and_its_exit_code(run: Run, url: str, says: str
     assert "Traceback" not in result.stderr
 
 
-def test_debug_lets_the_error_itself_through(run: Run) -> None:
-    result = run("ls", "ais://no-such-bucket", "--debug")
-    assert isinstance(result.exception, FileNotFoundError)
+@pytest.mark.parametrize("command", ["ls", "info", "lint", "inspect", "convert", "index"])
+def test_debug_shows_the_traceback_of_the_error(run: Run, tmp_path: Path, command: str) -> None:
+    path = tmp_path / "cut.tar"
+    path.write_bytes(shard_bytes({"a.txt": b"1", "b.txt": b"2"})[:1500])
+    words = [command, "ais://no-such-bucket" if command in ("ls", "lint") else path]
+    words += [tmp_path / "o-%d.tar"] if command == "convert" else []
+    result = run(*words, "--debug")
+    assert result.exit_code == 1
+    assert "Traceback (most recent call last)" in result.stderr
+    assert "torchdata_ais.errors." in result.stderr
+    assert "Aborted" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("mv a b", "Copy with cp, then remove"),
+        ("sync a ais://b", "put, get and cp store only what is not there yet"),
+        ("stat ais://b/x", "ls -l"),
+        ("head ais://b/x", "ls -l"),
+        ("put -r a ais://b/", "leave it out"),
+        ("get --recursive ais://b/", "leave it out"),
+        ("cp -rf ais://a ais://b/", "leave it out"),
+        ("ls --recursive ais://a", "leave it out"),
+        ("rm -rf ais://b", "Write -r --yes"),
+        ("rm --dry-run ais://b/x", "ls shows what a prefix"),
+        ("get --dry-run ais://b/x", "ls shows what a prefix"),
+        ("lint --jobs=3 x.tar", "It is called --processes"),
+        ("convert --workers 3 a b", "It is called --processes"),
+    ],
+)
+def test_words_of_other_tools_are_answered_with_ours(run: Run, words: str, advice: str) -> None:
+    result = run(*words.split())
+    assert result.exit_code == 2
+    assert advice in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_an_object_goes_to_standard_output(run: Run, ais_bucket: Any) -> None:
+    for name in ("a.bin", "b.bin"):
+        ais_bucket.object(name).get_writer().put_content(bytes([0, 255, 10]))
+    result = run("get", f"ais://{ais_bucket.name}/a.bin", "-")
+    assert result.stdout_bytes == bytes([0, 255, 10])
+    assert not Path("-").exists()
+    several = run("get", f"ais://{ais_bucket.name}/", "-")
+    assert several.exit_code == 2
+    assert "2 objects for standard output. Name one" in several.stderr
+
+
+def test_buckets_of_the_cluster_itself_are_listed_on_request(run: Run, ais_cluster: Any) -> None:
+    bucket = ais_cluster.client().bucket(".sys-shardidx").create()
+    try:
+        assert ".sys-" not in run("ls").output
+        assert "ais://.sys-shardidx" in run("ls", "--all").stdout
+        assert "ais://.sys-shardidx" in run("ls", "-a", "ais://").stdout
+    finally:
+        bucket.delete()
 
 
 def test_without_a_cluster_the_message_names_the_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
