@@ -20,6 +20,7 @@ from torchdata_ais._util.world import WorldOptions
 from torchdata_ais.codecs import Normalize
 from torchdata_ais.dataloader2.own.prefetch import pin_memory_fn
 from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
+from torchdata_ais.errors.text import Remedy
 from torchdata_ais.loaders.engine import EngineOptions
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, StepsName
 from torchdata_ais.loaders.epoch_steps import runner_class
@@ -27,7 +28,7 @@ from torchdata_ais.loaders.observing import KEPT, Observing
 from torchdata_ais.loaders.planned import ALLOWED, PlannedRunner
 from torchdata_ais.loaders.rank_setup import RankSetup
 from torchdata_ais.loaders.to_device import normalized
-from torchdata_ais.observe.collect import Report
+from torchdata_ais.observe.collect import Report, counts_of, first_empty
 from torchdata_ais.observe.diagnosis.rank_table import Readiness
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.observe.stats import Stats, stats, with_stats
@@ -174,6 +175,8 @@ class AISLoader:
             them on a separate stream, up to two ahead of the loop, whose stream waits for its own batch only. All
             tensors in tuples, named tuples, lists, mappings and packed sequences are copied, the rest is handed on.
             ``"cpu"`` is the same without all that.
+        allow_empty: Whether an epoch without a batch is fine. By default it is a `LoaderError`, except at the end of an
+            epoch that a checkpoint was taken in; with several ranks a rank without a batch logs it.
         normalize: ``Normalize()``: uint8 images (N, C, H, W) of a batch are floats when the loop gets them, made on the
             device.
 
@@ -231,6 +234,7 @@ class AISLoader:
         run_dir: str | PathLike[str] | None = None,
         device: DeviceName = None,
         normalize: Normalize | None = None,
+        allow_empty: bool = False,
     ) -> None:
         records = bool(trace) or run_dir is not None
         self._meeting = RankSetup(
@@ -266,6 +270,7 @@ class AISLoader:
         self._normalize = normalize
         self._on_stats = on_stats
         self._stats_every = stats_every
+        self._allow_empty = allow_empty
         self._closed = False
         self.epoch = -1
         self.repeated = 0
@@ -332,6 +337,8 @@ class AISLoader:
         ranks, replicas = meeting.ranks, meeting.replicas
         job, errors, telling = meeting.counts, meeting.errors, ExitStack()
         begun = came = False
+        resumed = runner.under_way
+        before = self._counts()
         try:
             self.epoch, self._step = runner.begin(self._next_epoch)
             self._next_epoch = self.epoch + 1
@@ -364,6 +371,8 @@ class AISLoader:
                     item = pin_memory_fn(item)  # noqa: PLW2901 - a name less that holds it
                 yield item if self._normalize is None else normalized(item, self._normalize)
             self._check_end()
+            if not (came or resumed or self._allow_empty):
+                self._refuse_empty(before)
         except (KeyboardInterrupt, SystemExit):
             if not came:
                 runner.stop()  # the processes may not all have been started: the next epoch starts new ones
@@ -383,6 +392,24 @@ class AISLoader:
         """Log the likely mistakes that the first item shows."""
         for sentence in likely_mistakes(item, self._pipe):
             _log.warning("%s", sentence)
+
+    def _counts(self) -> dict[str, tuple[int, int]]:
+        """Return what the stages took and returned so far, where they run."""
+        return counts_of([one for one in self._runner.reports() if one.in_workers == (self._num_workers > 0)])
+
+    def _refuse_empty(self, before: dict[str, tuple[int, int]]) -> None:
+        """Raise `LoaderError` for an epoch without a batch.
+
+        With several ranks it is logged: others may have batches.
+        """
+        why = first_empty(before, self._counts())
+        what = f"epoch {self.epoch} has no batch" + (f": {why}" if why else "")
+        world = self._meeting.world
+        if world.size > 1:
+            _log.warning("rank %d of %d: %s", world.rank, world.size, what)
+            return
+        todo = "return the sample from the function" if "None" in why else "check what the stages leave out"
+        raise LoaderError.at(what, todo=Remedy(todo, "pass allow_empty=True if that may be"))
 
     def _check_end(self) -> None:
         """Exchange the last counts of the epoch, and check the job's limits."""

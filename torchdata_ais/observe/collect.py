@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from torchdata_ais.observe.diagnosis.batch_records import Recorded
+from torchdata_ais.pipes.base.each_item import none_returned
 from torchdata_ais.pipes.base.meter import StageStats, items_of, meter_of
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
 from torchdata_ais.pipes.base.torch_stages import stage_of
@@ -115,3 +117,37 @@ def _counts(pipe: IterDataPipe[Any], sources: list[int]) -> StageCounts:
         meter.wall_s,
         StageStats().add(stage.counts()),  # as it is now
     )
+
+
+def counts_of(reports: Sequence[Report]) -> dict[str, tuple[int, int]]:
+    """Return the items that each stage took and returned, over all processes.
+
+    By its name and arguments, the first stage first.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for report in reports:
+        for stage in report.stages:
+            if not stage.metered:  # what it returned is not known
+                continue
+            taken = max(stage.stats.items, *(report.stages[source].out for source in stage.sources), 0)
+            before = found.get(stage.text, (0, 0))
+            found[stage.text] = before[0] + taken, before[1] + stage.out
+    return found
+
+
+def first_empty(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> str:
+    """Return the sentence for the first stage that returned none of its items.
+
+    Args:
+        before: Its counts at the beginning of an epoch.
+        after: At its end.
+
+    Example:
+        >>> first_empty({}, {"load_tar": (3, 9), "map_sample(f)": (9, 0)})
+        'map_sample(f) returned None for all of 9 samples'
+    """
+    for text, later in after.items():
+        taken, given = (now - then for now, then in zip(later, before.get(text, (0, 0)), strict=True))
+        if taken > 0 and given <= 0:
+            return none_returned(text, taken)
+    return ""

@@ -59,6 +59,7 @@ class SampleMapper(EachItem[Any]):
     """
 
     epoch_seed: SharedEpochSeed
+    certain_after = 100
 
     def __init__(
         self,

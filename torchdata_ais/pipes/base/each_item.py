@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
+from multiprocessing import parent_process
 from typing import Any, ClassVar
 
+from torchdata_ais._util.formatting import count_text
 from torchdata_ais.pipes.base.contract import Effect, Gives
 from torchdata_ais.pipes.base.pipe import Pipe, T_co
 from torchdata_ais.pipes.base.policy import ErrorPolicy, OnError, note_place
 from torchdata_ais.pipes.base.upstream import at_work
+
+_log = logging.getLogger("torchdata_ais")
 
 DROPPED: Any = object()
 """What `EachItem._one` returns to leave an item out."""
@@ -27,6 +32,8 @@ class EachItem(Pipe[T_co]):
 
     resumable = True
     gives: ClassVar[Gives] = "each"
+    certain_after: ClassVar[int] = 0
+    """After how many items without a result that is logged; 0: at the end of an iteration."""
 
     def __init__(self, source: Any, on_error: OnError, max_errors: float | None) -> None:
         super().__init__(source)
@@ -56,6 +63,7 @@ class EachItem(Pipe[T_co]):
     def _items(self) -> Iterator[Any]:
         self._begin()
         one, stats = self._one, self.stats
+        dropped = 0  # before the first that is returned; -1 after it
         for item in self._source:
             stats.items += 1
             self._busy = item
@@ -67,7 +75,15 @@ class EachItem(Pipe[T_co]):
                     return
                 continue
             if result is not DROPPED:
+                dropped = -1
                 yield result
+            elif dropped >= 0:
+                dropped += 1
+                if dropped == self.certain_after:
+                    _log.warning("%s: is a return missing?", none_returned(self.describe(), dropped))
+        # A loader counts those of its workers.
+        if dropped > 0 and not 0 < self.certain_after <= dropped and parent_process() is None:
+            _log.warning("%s", none_returned(self.describe(), dropped))
         self._policy.at_end(stats, self.functional_name)
 
 
@@ -79,6 +95,20 @@ class Unchanged(Pipe[Any]):
 
     def _items(self) -> Iterator[Any]:
         yield from self._source
+
+
+def none_returned(stage: str, taken: int) -> str:
+    """Return the sentence for a stage that returned none of its items.
+
+    Example:
+        >>> none_returned("select(f)", 7)
+        'select(f) was true for none of 7 items'
+    """
+    if stage.startswith("map_sample("):
+        return f"{stage} returned None for all of {count_text(taken, 'sample')}"
+    if stage.startswith("select("):
+        return f"{stage} was true for none of {count_text(taken, 'item')}"
+    return f"{stage} took {count_text(taken, 'item')} and returned none"
 
 
 def shown_function(function: Any) -> str:
