@@ -402,14 +402,18 @@ class AISLoader:
 
         With several ranks it is logged: others may have batches.
         """
-        why = first_empty(before, self._counts())
-        what = f"epoch {self.epoch} has no batch" + (f": {why}" if why else "")
+        why = first_empty(before, self._counts()) or "no stage was given an item"
         world = self._meeting.world
         if world.size > 1:
-            _log.warning("rank %d of %d: %s", world.rank, world.size, what)
+            _log.warning(
+                "rank %d of %d has no batch in epoch %d: %s", world.rank, world.size, self.epoch, why
+            )
             return
         todo = "return the sample from the function" if "None" in why else "check what the stages leave out"
-        raise LoaderError.at(what, todo=Remedy(todo, "pass allow_empty=True if that may be"))
+        raise LoaderError.at(
+            f"epoch {self.epoch} has no batch: {why}",
+            todo=Remedy(todo, "pass allow_empty=True if that may be"),
+        )
 
     def _check_end(self) -> None:
         """Exchange the last counts of the epoch, and check the job's limits."""

@@ -69,8 +69,10 @@ def test_a_share_of_nothing_is_an_error(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_resume_at_the_end_of_an_epoch_is_not_empty(workers: int) -> None:
+    paths = example_shards(counts=COUNTS)
+
     def pipe() -> Any:
-        return samples().to_tuple("cls").batched(4)
+        return AISSourceLister(paths).load_tar().group_samples().to_tuple("cls").batched(4)
 
     with ais_loader(pipe(), num_workers=workers) as first:
         count = sum(1 for _ in first)
