@@ -34,6 +34,7 @@ from helpers.raw_server import RawServer, Request
 
 from torchdata_ais import AISSampleReader, AISSourceLister, Retry, SampleDataset, SampleIndex, StoreOptions
 from torchdata_ais.errors import AISError
+from torchdata_ais.index.classes import read_classes
 from torchdata_ais.jobs.dsort import run_dsort
 from torchdata_ais.jobs.etl.transform import ShardTransform
 from torchdata_ais.observe.diagnosis.run_folder import read_run
@@ -41,7 +42,6 @@ from torchdata_ais.observe.display.shards import sample_html
 from torchdata_ais.store import ObjectCache, list_buckets, list_objects
 from torchdata_ais.testing import example_shards, shard_bytes
 from torchdata_ais.writing import ShardWriter, convert
-from torchdata_ais.writing.classes import read_classes
 
 ENTRY_POINTS: dict[str, EntryPoint] = {}
 PICTURE = b"\xff\xd8\xff\xe0picture"

@@ -15,6 +15,7 @@ from typing_extensions import Self
 
 from torchdata_ais._util.arguments import check_function, checked
 from torchdata_ais.errors import SampleIndexError, UsageError
+from torchdata_ais.index.classes import agreed_names
 from torchdata_ais.index.joining import Missing, joined_with
 from torchdata_ais.index.location import (
     ShardsFrom,
@@ -162,6 +163,12 @@ def opened_index(
     return index
 
 
+def check_classes(indexes: Sequence[NumberedSamples]) -> None:
+    """Raise `UsageError` if labels of two indexes mean different classes."""
+    if len(indexes) > 1:
+        agreed_names([(f"index {number}", index.class_names()) for number, index in enumerate(indexes)])
+
+
 def check_no_places(shards_from: ShardsFrom) -> None:
     """Raise `UsageError` if an open index was passed with `shards_from`."""
     if shards_from is not None:
@@ -257,8 +264,8 @@ class IndexedSamples(NumberedSamples):
         """Return the samples of all `indexes`, one after the other.
 
         Raises:
-            UsageError: None were given, or something else than indexes; or two have samples of one stored index in
-                common.
+            UsageError: None were given, or something else than indexes; two have samples of one stored index in
+                common; or their labels mean other classes (see `classes`).
 
         Example:
             >>> from torchdata_ais import SampleIndex
@@ -285,6 +292,7 @@ class IndexedSamples(NumberedSamples):
                 f"{count} samples are in two of the indexes of concat(), numbers {one} and {other}",
                 todo="leave them out of one (index.select), or give an index a larger weight in a Mixture",
             )
+        check_classes(indexes)
         parts = Parts.concat([index.parts for index in indexes])
         columns = {
             name: np.concatenate([index._columns.whole(name) for index in indexes])

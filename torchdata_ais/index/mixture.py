@@ -14,7 +14,8 @@ import numpy as np
 
 from torchdata_ais._util.arguments import checked
 from torchdata_ais.errors import UsageError
-from torchdata_ais.index.indexed_samples import IndexedSamples
+from torchdata_ais.index.classes import ClassNames, agreed_names, by_label
+from torchdata_ais.index.indexed_samples import IndexedSamples, check_classes
 from torchdata_ais.index.parts import shared_samples
 from torchdata_ais.index.samples_view import MISSING
 from torchdata_ais.plan import DENOMINATOR, Stop, round_weights
@@ -52,7 +53,7 @@ class Mixture:
 
     Raises:
         UsageError: Weights that are negative, zero, not numbers or do not sum to 1; an empty or repeated index; two
-            indexes with common samples.
+            indexes with common samples; two indexes whose labels mean other classes (`SampleIndex.classes`).
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -69,6 +70,14 @@ class Mixture:
         self.stop: Stop = stop
         _check_sources(self.sources)
         self.schedule = tuple((start, self._rounded(given)) for start, given in entries)
+
+    @property
+    def classes(self) -> tuple[str, ...] | ClassNames | None:
+        """The names of the classes of all sources, by label.
+
+        See `SampleIndex.classes`.
+        """
+        return by_label(agreed_names([("", index.class_names()) for index in self.sources]))
 
     def kept_in(self, folder: str | os.PathLike[str] | None) -> Mixture:
         """Return the same mixture with indexes copied to a folder of this node.
@@ -150,6 +159,7 @@ def _check_sources(sources: Sequence[IndexedSamples]) -> None:
             f"{count} samples are in two indexes of the mixture, numbers {one} and {other}",
             todo="leave them out of one: index.select(...)",
         )
+    check_classes(sources)
 
 
 def _plain(weight: Any) -> Any:

@@ -15,6 +15,7 @@ from typing_extensions import Self
 
 from torchdata_ais._util.formatting import bytes_text, html_table, html_text
 from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.index.classes import ClassNames, by_label, class_names_of
 from torchdata_ais.index.format import is_utf8
 from torchdata_ais.index.joining import Join, partners_of
 from torchdata_ais.index.parts import Parts
@@ -253,9 +254,47 @@ class NumberedSamples:
         self._home = home
         self._options = options
         self.joins = joins
+        self._classes: ClassNames | None = None
 
     def __len__(self) -> int:
         return len(self.parts)
+
+    @property
+    def classes(self) -> tuple[str, ...] | ClassNames | None:
+        """The names of the classes, by label; None if they are not known.
+
+        They are read from ``classes.json`` beside the shards, which `torchdata_ais.convert` writes, once. If other
+        fields than ``cls`` have names, they are a mapping by field.
+
+        Raises:
+            UsageError: Shards of other folders have other names.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> from torchdata_ais import SampleIndex
+            >>> from torchdata_ais.testing import example_shards
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     shards = example_shards(folder, counts=(3, 2))
+            ...     _ = pathlib.Path(folder, "classes.json").write_text('["cat", "dog"]')
+            ...     SampleIndex.build(shards).classes
+            ('cat', 'dog')
+        """
+        return by_label(self.class_names())
+
+    def class_names(self) -> ClassNames:
+        """Return the names of the classes by field; see `classes`."""
+        if self._classes is None:
+            shards = [
+                part.shard(number).name
+                for part in self.parts.stored
+                for number in sorted({0, part.head.shards - 1})
+                if part.head.shards
+            ]
+            own = dict(class_names_of(shards, self.options))
+            for join in self.joins:
+                own |= {f"{join.prefix}{field}": names for field, names in join.other.class_names().items()}
+            self._classes = own
+        return self._classes
 
     def __repr__(self) -> str:
         shards = sum(part.head.shards for part in self.parts.stored)
@@ -467,7 +506,9 @@ class NumberedSamples:
         Options, joins and columns are those of this one.
         """
         same = {"options": self._options, "joins": self.joins, "columns": self._columns.added}
-        return type(self)(parts.stored, parts.positions, **{**same, **changed})
+        made = type(self)(parts.stored, parts.positions, **{**same, **changed})
+        made._classes = None if "joins" in changed else self._classes
+        return made
 
     def _chosen(self, numbers: Integers) -> Self:
         return self._with(self.parts.chosen(numbers))

@@ -36,6 +36,7 @@ from torchdata_ais.pipes.base.policy import trimmed
 from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
 from torchdata_ais.pipes.base.torch_stages import stage_of
 from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.pipes.planned.batches import check_planned
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import Tail
@@ -304,6 +305,20 @@ class AISLoader:
         It is known with a fixed number of steps, and by index.
         """
         return self._runner.length
+
+    @property
+    def classes(self) -> tuple[str, ...] | Mapping[str, tuple[str, ...]] | None:
+        """The names of the classes, by label; None if they are not known.
+
+        They are those of the index (see `torchdata_ais.SampleIndex.classes`), or of ``classes.json`` beside the
+        shards that the pipe lists. A mapping by field where other fields than ``cls`` have names.
+        """
+        for part in upstream(self._pipe):
+            if isinstance(part, AISSampleReader):
+                return part.data.mixture.classes
+            if isinstance(part, AISSourceLister):
+                return part.classes
+        return None
 
     @property
     def steps_left(self) -> int:

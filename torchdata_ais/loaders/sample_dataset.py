@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from torch.utils.data import Dataset
@@ -97,6 +97,11 @@ class SampleDataset(Dataset[Any]):
 
     def __setstate__(self, state: Any) -> None:
         vars(self).update(state, transform=received(state["transform"]))
+
+    @property
+    def classes(self) -> tuple[str, ...] | Mapping[str, tuple[str, ...]] | None:
+        """The names of the classes; see `torchdata_ais.SampleIndex.classes`."""
+        return self.index.classes
 
     def __len__(self) -> int:
         return len(self.index)

@@ -5,7 +5,7 @@ The groups are object groups, and the URLs those of objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,17 @@ class AISSourceLister(Pipe[str]):
         if template is not None:
             return len(named) * sum(1 for _ in expand_template(template))
         return sum(sum(1 for _ in expand_template(text)) for text in named if "{" in text)
+
+    @property
+    def classes(self) -> tuple[str, ...] | Mapping[str, tuple[str, ...]] | None:
+        """The names of the classes in ``classes.json`` beside the shards.
+
+        By label; None if there are none, or of sources that are no strings or paths.
+        """
+        from torchdata_ais.index.classes import by_label, class_names_of  # with pyarrow
+
+        named = [str(one) for one in self._sources.items if isinstance(one, str | Path)]
+        return by_label(class_names_of(named, self.transport.resolve(self)))
 
     def memory_bound(self) -> MemoryBound:
         """Return what the stage holds at most in one process; see "Memory" above."""

@@ -1,84 +1,22 @@
-"""Names of the classes, stored with the shards as list ``classes.json``.
-
-A name's position in the list is the number of the class.
-"""
+"""Names of the classes of written shards."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from torchdata_ais._util.files import naming, whole_file
-from torchdata_ais.errors import NotFoundError, TransportError, UsageError
+from torchdata_ais.errors import TransportError, UsageError
 from torchdata_ais.errors.text import Remedy
-from torchdata_ais.store import StoreOptions, open_blocks, put_object
+from torchdata_ais.index.classes import classes_place, read_classes
+from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.urls.parsing import CLASSES_FILE
 
 _APART = "write to a folder or prefix of its own"
 _TODO = Remedy(_APART, "pass overwrite=True")
-
-
-def classes_place(shards: str | os.PathLike[str]) -> str | None:
-    """Return the path of the class names for a source of shards, or None.
-
-    The source is a shard, a pattern, a template or a prefix.
-
-    Example:
-        >>> classes_place("ais://pets/v1/train-%06d.tar"), classes_place("out/train-{000..009}.tar")
-        ('ais://pets/v1/classes.json', 'out/classes.json')
-    """
-    text = os.fspath(shards)
-    place = parse_url(text)
-    if place.kind == "object":
-        folder = _folder_of(place.name)
-        named = replace(place, name=f"{folder}{CLASSES_FILE}", params={})
-        return named.url() if place.endpoint else named.uri
-    if place.kind != "file":
-        return None
-    folder = place.name if Path(place.name).is_dir() else _folder_of(place.name)
-    return str(Path(folder, CLASSES_FILE))
-
-
-def _folder_of(name: str) -> str:
-    fixed = name[: min((at for mark in "%{*?[" if (at := name.find(mark)) >= 0), default=len(name))]
-    folder, slash, _ = fixed.rpartition("/")
-    return folder + slash
-
-
-def read_classes(shards: str | os.PathLike[str], options: Callable[[], StoreOptions]) -> list[str] | None:
-    """Return the class names stored with shards; None if there are none.
-
-    Args:
-        shards: See `classes_place`.
-        options: Returns the transport settings; called for objects only.
-
-    Raises:
-        UsageError: The file has no list of names.
-    """
-    place = classes_place(shards)
-    if place is None:
-        return None
-    try:
-        is_remote = parse_url(place).kind == "object"
-        with open_blocks(place, options() if is_remote else StoreOptions()) as blocks:
-            text = b"".join(blocks)
-    except NotFoundError:
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise UsageError.at(
-            f"{CLASSES_FILE} is no list of names",
-            todo='it looks like ["cat", "dog"]: mend or remove it',
-            url=redact(place),
-        )
-    return found
 
 
 def names_for_people(shards: str | os.PathLike[str], options: Callable[[], StoreOptions]) -> list[str]:

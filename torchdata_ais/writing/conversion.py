@@ -16,11 +16,12 @@ from torchdata_ais._util.arguments import check_function, check_number, check_se
 from torchdata_ais._util.formatting import count_text
 from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, StateError, UsageError
 from torchdata_ais.errors.text import Remedy
+from torchdata_ais.index.classes import read_classes
 from torchdata_ais.samples import dots_in_names
 from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.urls.parsing import is_shard
-from torchdata_ais.writing.classes import agreed_classes, read_classes, write_classes
+from torchdata_ais.writing.classes import agreed_classes, write_classes
 from torchdata_ais.writing.manifest import ShardInfo, Taker, check_pattern
 from torchdata_ais.writing.prepare import check_apart, check_not_read, folder_of, prepare
 from torchdata_ais.writing.shard_writer import ShardWriter

@@ -105,11 +105,11 @@ def test_an_object_goes_to_standard_output(run: Run, ais_bucket: Any) -> None:
 
 
 def test_buckets_of_the_cluster_itself_are_listed_on_request(run: Run, ais_cluster: Any) -> None:
-    bucket = ais_cluster.client().bucket(".sys-shardidx").create()
+    bucket = ais_cluster.client().bucket(".sys-inventory").create()
     try:
         assert ".sys-" not in run("ls").output
-        assert "ais://.sys-shardidx" in run("ls", "--all").stdout
-        assert "ais://.sys-shardidx" in run("ls", "-a", "ais://").stdout
+        assert "ais://.sys-inventory" in run("ls", "--all").stdout
+        assert "ais://.sys-inventory" in run("ls", "-a", "ais://").stdout
     finally:
         bucket.delete()
 
