@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 import xxhash
 from typing_extensions import Self
 
-from torchdata_ais._util.arguments import check_function, checked
+from torchdata_ais._util.arguments import check_function, check_seed, checked
 from torchdata_ais.errors import SampleIndexError, UsageError
 from torchdata_ais.index.classes import agreed_names
 from torchdata_ais.index.joining import Missing, joined_with
@@ -399,7 +400,6 @@ class IndexedSamples(NumberedSamples):
         joined = self._with(self.parts, joins=(*self.joins, join))
         return joined if stays is None else joined._chosen(stays)
 
-    @checked
     def split(self, fraction: float, seed: int = 0) -> tuple[Self, Self]:
         """Return two indexes: about `fraction` of the samples, and the rest.
 
@@ -416,6 +416,14 @@ class IndexedSamples(NumberedSamples):
             >>> len(valid), len(train)
             (19, 81)
         """
+        if isinstance(seed, float):
+            raise UsageError.at(
+                f"split({fraction!r}, {seed!r}) was given two fractions",
+                todo="pass one: the first index has that share, the second the rest; the other argument is seed=",
+            )
+        if isinstance(fraction, bool) or not isinstance(fraction, Real):
+            raise UsageError.at(f"fraction={fraction!r:.60} is no number", todo="Pass a number from 0 to 1")
+        check_seed(seed)
         first = side_of_keys(self.keys, len(self), fraction, seed)
         return self.select(first), self.select(np.logical_not(first))
 

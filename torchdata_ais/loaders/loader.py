@@ -6,20 +6,20 @@ import logging
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
-from os import PathLike
-from typing import Any, ClassVar, NoReturn
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 from torch.utils.data import ChainDataset
 from typing_extensions import Self
 
-from torchdata_ais._util.arguments import check_seed, checked, whole_number
-from torchdata_ais._util.device import DeviceName, gpu_named, needs_gpu
+from torchdata_ais._util.arguments import check_number, check_seed, checked, whole_number
+from torchdata_ais._util.device import DeviceName, gpu_named
 from torchdata_ais._util.process_end import close_at_exit
 from torchdata_ais._util.world import WorldOptions
 from torchdata_ais.codecs import Normalize
 from torchdata_ais.dataloader2.own.prefetch import pin_memory_fn
-from torchdata_ais.errors import ArgumentError, LoaderError, UsageError
+from torchdata_ais.errors import ArgumentError, LoaderError, StateError, UsageError
 from torchdata_ais.errors.text import Remedy
 from torchdata_ais.loaders.engine import EngineOptions
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, StepsName
@@ -27,6 +27,7 @@ from torchdata_ais.loaders.epoch_steps import runner_class
 from torchdata_ais.loaders.observing import KEPT, Observing
 from torchdata_ais.loaders.planned import ALLOWED, PlannedRunner
 from torchdata_ais.loaders.rank_setup import RankSetup
+from torchdata_ais.loaders.sample_dataset import SampleDataset
 from torchdata_ais.loaders.to_device import normalized
 from torchdata_ais.observe.collect import Report, counts_of, first_empty
 from torchdata_ais.observe.diagnosis.rank_table import Readiness
@@ -49,6 +50,8 @@ def check_pipe(given: object, name: str) -> None:
     if isinstance(given, IterDataPipe):
         return
     todo = "pass the last stage of a chain that begins with AISSourceLister(...) or IterableWrapper([...])"
+    if isinstance(given, SampleDataset):
+        todo = "pass AISSampleReader(index).batched(32), or give the data set to torch's DataLoader"
     if isinstance(given, list | tuple | ChainDataset):  # the sum of two pipes
         todo = (
             "make one pipe of several: one.concat(other), one after the other; one.mix_random(other), mixed"
@@ -127,6 +130,17 @@ def _kind(value: object, names: set[str]) -> tuple[str, str]:
 
 
 _log = logging.getLogger("torchdata_ais")
+
+_OF_TORCH = {
+    "dataset": "Its data are those of the pipe it was made with; an index has a SampleDataset",
+    "batch_size": "Batches are made in the pipe, by .batched(n)",
+    "sampler": "The pipe, or the plan of .read_samples(), says which samples come",
+    "batch_sampler": "The pipe, or the plan of .read_samples(), says which samples come",
+    "collate_fn": "Batches are made in the pipe, by .batched(n, collation_fn=...)",
+    "drop_last": ".batched(n, partial=False) leaves out a last batch that is smaller",
+    "num_workers": "It is an argument of ais_loader, which stats() shows",
+    "reset": "Each iter(loader) begins the next epoch; set_epoch(n) repeats one",
+}
 
 
 class AISLoader:
@@ -249,8 +263,9 @@ class AISLoader:
             check_seed(seed)
             if not isinstance(pin_memory, bool):
                 raise UsageError.at(f"pin_memory={pin_memory!r}", todo="pass True or False")
-            if pin_memory:
-                needs_gpu("pin_memory=True", "leave it out")
+            if pin_memory and not torch.cuda.is_available():
+                _log.warning("pin_memory=True does nothing here: torch sees no GPU")
+                pin_memory = False
             if normalize is not None and not isinstance(normalize, Normalize):
                 raise UsageError.at(
                     f"normalize={normalize!r:.60}", todo="pass Normalize(), or Normalize(mean, std)"
@@ -336,6 +351,54 @@ class AISLoader:
             f"a loader has no batch {index!r:.40}: its batches come one after the other",
             todo="take the first by next(iter(loader)); to reach samples by number, make a SampleDataset of an index",
         )
+
+    if not TYPE_CHECKING:
+
+        def __next__(self) -> NoReturn:
+            raise ArgumentError.at(
+                "a loader is no iterator itself",
+                todo="take the first batch by next(iter(loader)), all by a for loop",
+            )
+
+        def __getattr__(self, name: str) -> NoReturn:
+            advice = f" {_OF_TORCH[name]}" if name in _OF_TORCH else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{advice}")
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Yield the numbers of the epochs from the next one on, below `count`.
+
+        After `load_state_dict` the first one is that of the state, whose rest the loop gets. Each is to be iterated
+        once in the body of the loop.
+
+        Args:
+            count: How many epochs the training has in all.
+
+        Raises:
+            LoaderError: The body of the loop did not iterate the loader.
+
+        Example:
+            >>> from torchdata_ais import AISSourceLister
+            >>> from torchdata_ais.testing import example_shards
+            >>> pipe = AISSourceLister(example_shards()).load_tar().group_samples().batched(4)
+            >>> with ais_loader(pipe) as loader:
+            ...     [(epoch, sum(1 for _ in loader)) for epoch in loader.epochs(2)]
+            [(0, 2), (1, 2)]
+        """
+        check_number(count, 0, "count")
+        while (epoch := self._following()) < count:
+            run = self._run
+            yield epoch
+            if self._run == run:
+                raise LoaderError.at(
+                    f"epoch {epoch} was not iterated in the loop over epochs()",
+                    todo="write for batch in loader: in its body",
+                )
+
+    def _following(self) -> int:
+        """Return the number of the epoch that begins next."""
+        number = self._runner.settings(self._next_epoch)["epoch"]
+        assert isinstance(number, int)
+        return number
 
     def __iter__(self) -> Iterator[Any]:
         if self._closed:
@@ -484,6 +547,11 @@ class AISLoader:
             StateError: It is not a state, of another version, damaged, or of another pipeline. The loader is then as
                 it was.
         """
+        if isinstance(state, str | PathLike):
+            raise StateError.at(
+                f"load_state_dict() was given {fspath(state)!r:.80}, not a state",
+                todo="read it first: load_state_dict(torch.load(path)), or state_from_json(text)",
+            )
         allow = {allow} if isinstance(allow, str) else allow
         with self._meeting.awaited(self):
             if not isinstance(allow, Collection) or any(change not in ALLOWED for change in allow):

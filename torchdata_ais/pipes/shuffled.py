@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from array import array
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ from torchdata_ais.pipes.base.contract import MemoryBound
 from torchdata_ais.pipes.base.pipe import Pipe
 from torchdata_ais.pipes.base.registry import stage
 from torchdata_ais.pipes.base.seed import EpochSeed, Seeded
+from torchdata_ais.pipes.base.torch_stages import stage_of
+from torchdata_ais.pipes.base.upstream import upstream
 from torchdata_ais.state import GeneratorState, StageState, damaged
 
+_log = logging.getLogger("torchdata_ais")
 _END = object()
 
 
@@ -58,6 +62,10 @@ class Shuffler(Pipe[Any], Seeded):
     def __init__(self, source: Any, bufsize: int = 1000, initial: int | None = None, seed: int = 0) -> None:
         super().__init__(source)
         check_number(bufsize, 1, "bufsize")
+        if any(stage_of(part).effect().gives == "batches" for part in upstream(self._source)):
+            _log.warning(
+                ".shuffled(%d) mixes whole batches: put it before .batched() to mix samples", bufsize
+            )
         self._bufsize = bufsize
         self._initial = min(bufsize, 100 if initial is None else initial)
         self._enabled = True

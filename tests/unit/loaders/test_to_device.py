@@ -373,13 +373,16 @@ def test_a_wrong_device_is_refused_when_the_loader_is_made(name: Any, message: s
         explain(pipe, device=name)
 
 
-def test_without_a_gpu_it_is_said_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_it_is_said_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     pipe = streamed(example_shards())
     with pytest.raises(UsageError, match=r"device='cuda', and .*\. Pass device=\"cpu\""):
         ais_loader(pipe, device="cuda")
-    with pytest.raises(UsageError, match=r"pin_memory=True, and .*\. Leave it out"):
-        ais_loader(pipe, pin_memory=True)
+    with ais_loader(pipe, pin_memory=True) as loader:
+        assert len(list(loader)) > 0
+    assert "pin_memory=True does nothing here: torch sees no GPU" in caplog.text
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
     with pytest.raises(UsageError, match="built without CUDA"):
         ais_loader(pipe, device=0)
