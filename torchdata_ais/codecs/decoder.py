@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import os
 import re
 from collections.abc import Iterable
+from multiprocessing import current_process
 from typing import Any
 
 from torchdata_ais._util.arguments import check_function, check_number, check_text, checked
@@ -242,6 +244,8 @@ class Decoder:
             self._looks = 0
         elif not self._looks or (self._looks == _LOOKS - 1 and not matched):
             self._looks = 0
+            if not _speaks_for_all():
+                return
             logger.warning(
                 "decode(%s): none of the first samples has a field of that kind; %r has %s",
                 ", ".join(map(repr, self._unmatched)), sample.get("__key__"), ", ".join(fields) or "no field",
@@ -308,6 +312,12 @@ _PARTIAL = Remedy("Decode once", "pass partial=True to leave decoded fields alon
 _SKIP = Remedy(
     in_programs('Use on_error="skip" to go on without such samples'), "name the fields to decode with only="
 )
+
+
+def _speaks_for_all() -> bool:
+    """Return whether this process is that of rank 0, or its first worker."""
+    worker = re.fullmatch(r"worker process (\d+)", current_process().name)
+    return os.environ.get("RANK", "0") in ("", "0") and (worker is None or worker[1] == "0")
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")  # in memory: another one each time

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from torchdata_ais import AISSourceLister, CenterCrop, convert
+from torchdata_ais import AISSourceLister, CenterCrop, ais_loader, convert
 from torchdata_ais.cli.checks.lint import lint_shards
 from torchdata_ais.codecs import Decoder, imagehandler
 from torchdata_ais.errors import DecodeError
@@ -249,3 +249,16 @@ def test_dots_that_merge_pictures_are_reported(
     assert any("begin with digits" in record.getMessage() for record in caplog.records) == bool(merged)
     pipe = AISSourceLister([path]).load_tar().group_samples()
     assert len(list(pipe)) == len({name.partition(".")[0] for name in names})
+
+
+def test_several_workers_report_a_spec_once(capfd: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    shards = [
+        write_shard(str(tmp_path / f"{n}.tar"), [(f"{n}-{m}.cls", b"1") for m in range(9)]) for n in range(4)
+    ]
+    pipe = AISSourceLister(shards).load_tar().group_samples().decode("rgb8").to_tuple("cls").batched(2)
+    with ais_loader(pipe, num_workers=3) as loader:
+        assert len(list(loader)) > 0
+    assert (
+        capfd.readouterr().err.count("decode('rgb8'): none of the first samples has a field of that kind")
+        == 1
+    )
