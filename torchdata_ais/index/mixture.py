@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchdata_ais._util.arguments import checked
+from torchdata_ais._util.formatting import html_text
 from torchdata_ais.errors import UsageError
 from torchdata_ais.index.classes import ClassNames, agreed_names, by_label
 from torchdata_ais.index.indexed_samples import IndexedSamples, check_classes
 from torchdata_ais.index.parts import shared_samples
-from torchdata_ais.index.samples_view import MISSING
+from torchdata_ais.index.samples_view import MISSING, index_html
 from torchdata_ais.plan import DENOMINATOR, Stop, round_weights
 from torchdata_ais.plan.permutation import Integers
 
@@ -104,6 +105,9 @@ class Mixture:
             )
         rounded = dict(zip(given, round_weights(values), strict=True))
         return tuple(rounded.get(index, 0) for index in self.sources)
+
+    def _repr_html_(self) -> str:
+        return f"<b>{html_text(repr(self))}</b>{''.join(map(index_html, self.sources))}"
 
     def __repr__(self) -> str:
         parts = [

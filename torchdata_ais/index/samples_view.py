@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
@@ -10,10 +11,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 from typing_extensions import Self
 
+from torchdata_ais._util.arguments import check_number, check_seed
 from torchdata_ais._util.formatting import bytes_text, html_table, html_text
+from torchdata_ais._util.versions import require
 from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.index.classes import ClassNames, by_label, class_names_of
 from torchdata_ais.index.format import is_utf8
@@ -305,10 +309,19 @@ class NumberedSamples:
         return index_html(self)
 
     @overload
-    def __getitem__(self, position: SupportsIndex) -> SampleReference: ...
+    def __getitem__(self, position: SupportsIndex | str) -> SampleReference: ...
     @overload
     def __getitem__(self, position: slice) -> Self: ...
-    def __getitem__(self, position: SupportsIndex | slice) -> SampleReference | Self:
+    def __getitem__(self, position: SupportsIndex | str | slice) -> SampleReference | Self:
+        """Return the sample of a number or a key, or those of a slice.
+
+        Raises:
+            KeyError: No sample has this key.
+            IndexError: There is no sample of this number.
+            UsageError: Another type, or a slice with a step.
+        """
+        if isinstance(position, str):
+            return self.take([self._number_of(position)])[0]
         if isinstance(position, slice):
             if position.step not in (None, 1):
                 raise UsageError.at(f"a slice with step {position.step}", todo="pass the numbers to select()")
@@ -316,12 +329,59 @@ class NumberedSamples:
         if not isinstance(position, SupportsIndex):
             raise UsageError.at(
                 f"an index was asked for {position!r:.40}, of type {type(position).__name__}",
-                todo="its samples have numbers from 0 on; .keys are their keys, .select(...) chooses by columns",
+                todo='samples have numbers from 0 on, and keys: index[0], index["key"]; select() chooses by columns',
             )
         number = position.__index__()
         if not -len(self) <= number < len(self):
             raise IndexError(f"sample {number} of {len(self)}")
         return self.take([number % len(self)])[0]
+
+    def _number_of(self, key: str) -> int:
+        begin = 0
+        for batch in self.batches():
+            number = pc.index(batch.column("key"), key).as_py()
+            if number >= 0:
+                return begin + int(number)
+            begin += len(batch)
+        raise KeyError(key)
+
+    def head(self, count: int = 5) -> Self:
+        """Return the first samples.
+
+        Example:
+            >>> from torchdata_ais import SampleIndex
+            >>> from torchdata_ais.testing import example_shards
+            >>> index = SampleIndex.build(example_shards(counts=(3, 2)))
+            >>> list(index.head(2).keys), index["00004"].key
+            (['00000', '00001'], '00004')
+        """
+        check_number(count, 0, "count")
+        return self[:count]
+
+    def sample(self, count: int = 5, seed: int = 0) -> Self:
+        """Return some samples, drawn by a seed, in the stored order.
+
+        Fewer if there are not so many.
+
+        Example:
+            >>> from torchdata_ais import SampleIndex
+            >>> from torchdata_ais.testing import example_shards
+            >>> len(SampleIndex.build(example_shards(counts=(3, 2))).sample(4, seed=1))
+            4
+        """
+        check_number(count, 0, "count")
+        check_seed(seed)
+        drawn = random.Random(seed).sample(range(len(self)), min(count, len(self)))
+        return self._chosen(np.array(sorted(drawn), dtype=np.int64))
+
+    def to_pandas(self) -> Any:
+        """Return the rows of all samples as a ``pandas.DataFrame``; see `batches`.
+
+        Raises:
+            MissingLibraryError: pandas is not installed.
+        """
+        require("pandas", "a table for pandas")
+        return self.to_arrow().to_pandas()
 
     def __iter__(self) -> Iterator[SampleReference]:
         for begin in range(0, len(self), 4096):

@@ -131,6 +131,9 @@ def _kind(value: object, names: set[str]) -> tuple[str, str]:
 
 _log = logging.getLogger("torchdata_ais")
 
+_SEEDED = {"shuffle", "shuffled", "rsample", "resampled", "read_samples", "mix_random"}
+"""Stages whose result is another one in each epoch."""
+
 _OF_TORCH = {
     "dataset": "Its data are those of the pipe it was made with; an index has a SampleDataset",
     "batch_size": "Batches are made in the pipe, by .batched(n)",
@@ -294,6 +297,7 @@ class AISLoader:
         self._step = 0
         self._run = self._newest = 0
         self._looked = False
+        self._itself = object()  # what the pipe knows of it
 
     @property
     def under_way(self) -> bool:
@@ -420,6 +424,8 @@ class AISLoader:
         try:
             self.epoch, self._step = runner.begin(self._next_epoch)
             self._next_epoch = self.epoch + 1
+            if self.epoch == 0 and not resumed and not self._step:
+                self._note_first_epoch()
             self.repeated = runner.repeated()
             if self._observing is not None:
                 self._observing.begin(meeting.world, self.epoch)
@@ -465,6 +471,18 @@ class AISLoader:
         self._step = 0
         if self._observing is not None:
             self._observing.end("between epochs")
+
+    def _note_first_epoch(self) -> None:
+        """Log once if another loader of this pipe and seed began at epoch 0, too."""
+        seeds = vars(self._pipe).setdefault("begun_by", {})
+        other = seeds.setdefault(self._runner.seed, self._itself)
+        names = {stage_of(part).functional_name for part in upstream(self._pipe)}
+        if other is not self._itself and other is not None and names & _SEEDED:
+            seeds[self._runner.seed] = None  # once is enough
+            _log.warning(
+                "a second loader of this pipe and seed begins at epoch 0: it gives the same order as the first. "
+                "Keep one loader for all epochs, or call loader.set_epoch(n)"
+            )
 
     def _warn_of_mistakes(self, item: object) -> None:
         """Log the likely mistakes that the first item shows."""

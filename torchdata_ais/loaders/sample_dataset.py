@@ -12,6 +12,7 @@ from torchdata_ais._util.arguments import check_function, checked
 from torchdata_ais.errors import AISError, ArgumentError, UsageError
 from torchdata_ais.index import IndexedSamples, ShardsFrom, opened_index
 from torchdata_ais.index.listing_check import compare_with_listing
+from torchdata_ais.index.samples_view import index_html
 from torchdata_ais.pipes.base.pickle_check import received, sendable
 from torchdata_ais.pipes.base.sources import StageTransport
 from torchdata_ais.reading.by_index import IndexedReader
@@ -102,6 +103,9 @@ class SampleDataset(Dataset[Any]):
     def classes(self) -> tuple[str, ...] | Mapping[str, tuple[str, ...]] | None:
         """The names of the classes; see `torchdata_ais.SampleIndex.classes`."""
         return self.index.classes
+
+    def _repr_html_(self) -> str:
+        return f"<b>{type(self).__name__}</b>{index_html(self.index)}"
 
     def __len__(self) -> int:
         return len(self.index)

@@ -256,7 +256,7 @@ def test_several_workers_report_a_spec_once(capfd: pytest.CaptureFixture[str], t
         write_shard(str(tmp_path / f"{n}.tar"), [(f"{n}-{m}.cls", b"1") for m in range(9)]) for n in range(4)
     ]
     pipe = AISSourceLister(shards).load_tar().group_samples().decode("rgb8").to_tuple("cls").batched(2)
-    with ais_loader(pipe, num_workers=3) as loader:
+    with ais_loader(pipe, num_workers=3, multiprocessing_context="spawn") as loader:
         assert len(list(loader)) > 0
     assert (
         capfd.readouterr().err.count("decode('rgb8'): none of the first samples has a field of that kind")

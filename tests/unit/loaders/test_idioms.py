@@ -87,3 +87,30 @@ def test_words_of_torchs_loader_are_answered(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING, "torchdata_ais"):
         stream(paths).shuffled(10)
     assert ".shuffled(10) mixes whole batches: put it before .batched()" in caplog.text
+
+
+def test_a_loader_made_again_for_each_epoch_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = stream(example_shards(counts=(10, 10)))
+    plain = AISSourceLister(example_shards()).load_tar().group_samples().decode().to_tuple("cls").batched(4)
+    with caplog.at_level(logging.WARNING, "torchdata_ais"):
+        for _ in range(4):
+            for one, seed in ((pipe, 0), (plain, 0)):
+                with ais_loader(one, seed=seed) as loader:
+                    list(loader)
+                    list(loader)
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text[:35] for text in texts] == ["a second loader of this pipe and se"]
+    caplog.clear()
+    for seed in (1, 2):
+        with ais_loader(pipe, seed=seed) as loader:
+            list(loader)
+    with ais_loader(pipe, seed=3) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with ais_loader(pipe, seed=3) as loader:
+        loader.load_state_dict(state)
+        list(loader)
+    with ais_loader(pipe, seed=3) as loader:
+        loader.set_epoch(1)
+        list(loader)
+    assert not caplog.records

@@ -58,7 +58,7 @@ T_co = TypeVar("T_co", covariant=True)
 _DRAWN_BY = "torchdata_ais.observe.draw"
 """Module that draws chains, in text and in notebooks. It imports this package, so it is imported on first use."""
 
-_STAYS = ("_live", "_busy", "left_at", "stats", "under_way", "rows", "memory")
+_STAYS = ("_live", "_busy", "left_at", "stats", "under_way", "rows", "memory", "begun_by")
 """What belongs to one process: a copy of a stage runs nothing, and has counted nothing."""
 
 
