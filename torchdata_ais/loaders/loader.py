@@ -33,6 +33,7 @@ from torchdata_ais.observe.collect import Report, counts_of, first_empty
 from torchdata_ais.observe.diagnosis.rank_table import Readiness
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.observe.stats import Stats, stats, with_stats
+from torchdata_ais.pipes.base.pipe import Pipe
 from torchdata_ais.pipes.base.policy import trimmed
 from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
 from torchdata_ais.pipes.base.torch_stages import stage_of
@@ -474,6 +475,8 @@ class AISLoader:
 
     def _note_first_epoch(self) -> None:
         """Log once if another loader of this pipe and seed began at epoch 0, too."""
+        if not isinstance(self._pipe, Pipe):
+            return
         seeds = vars(self._pipe).setdefault("begun_by", {})
         other = seeds.setdefault(self._runner.seed, self._itself)
         names = {stage_of(part).functional_name for part in upstream(self._pipe)}
