@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterable
 from multiprocessing import current_process
-from typing import Any
+from typing import Any, Literal, cast
 
 from torchdata_ais._util.arguments import check_function, check_number, check_text, checked
 from torchdata_ais.codecs.crop import Crop, crop_of
@@ -26,6 +26,7 @@ from torchdata_ais.codecs.handlers import (
 )
 from torchdata_ais.codecs.image import (
     ImageHandler,
+    ImageSpecName,
     SixteenBit,
     check_one_size,
     check_sixteen_bit,
@@ -39,6 +40,9 @@ from torchdata_ais.errors import NEVER_SKIPPED, AISError, DecodeError, DecodeUsa
 from torchdata_ais.errors.text import Remedy, in_programs
 
 logger = logging.getLogger("torchdata_ais")
+
+SpecName = ImageSpecName | Literal["audio", "torch_audio", "video", "torch_video"]
+"""Names of specs; see `imagehandler`."""
 
 _MEDIA: dict[str, Handler] = {
     "audio": torch_audio,
@@ -109,7 +113,7 @@ class Decoder:
     @checked
     def __init__(
         self,
-        *specs: str | Handler,
+        *specs: SpecName | Handler,
         only: Iterable[str] | str | None = None,
         partial: bool = False,
         pre: Handler | Iterable[Handler] | None = None,
@@ -355,7 +359,7 @@ def _text_or_bytes(value: bytes) -> str | bytes:
 
 def _handler(spec: str | Handler) -> Handler:
     if isinstance(spec, str):
-        spec = _MEDIA[spec] if spec in _MEDIA else imagehandler(spec)
+        spec = _MEDIA[spec] if spec in _MEDIA else imagehandler(cast("ImageSpecName", spec))
     if not callable(spec):
         raise UsageError.at(
             f"{spec!r:.80} is neither the name of a spec nor a function",

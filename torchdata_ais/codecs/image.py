@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 
 SixteenBit = Literal["clip", "scale"]
 
+ImageSpecName = Literal[
+    "l8", "rgb8", "rgba8", "l", "rgb", "rgba", "torchl8", "torchrgb8", "torchrgba8", "torchl", "torchrgb", "torch",
+    "rgbtorch", "torchrgba", "pill", "pil", "pilrgb", "pilrgba", "mask", "torchmask",
+]  # fmt: skip
+"""The keys of `IMAGE_SPECS`."""
+
 
 class ImageSpec(NamedTuple):
     """Result of decoding an image: container, numbers and Pillow mode."""
@@ -48,7 +54,7 @@ class ImageSpec(NamedTuple):
     mode: Literal["L", "RGB", "RGBA", "mask"]
 
 
-IMAGE_SPECS: dict[str, ImageSpec] = {
+IMAGE_SPECS: dict[ImageSpecName, ImageSpec] = {
     "l8": ImageSpec("numpy", "uint8", "L"),
     "rgb8": ImageSpec("numpy", "uint8", "RGB"),
     "rgba8": ImageSpec("numpy", "uint8", "RGBA"),
@@ -88,7 +94,7 @@ class ImageHandler:
     Options that are None are taken from the decoding stage the handler is given to.
     """
 
-    spec: str
+    spec: ImageSpecName
     fields: tuple[str, ...] | None = None
     size: Size | None = None
     shorter: int | None = None
@@ -188,7 +194,7 @@ class ImageHandler:
 
 
 def imagehandler(
-    spec: str,
+    spec: ImageSpecName,
     extensions: str | Iterable[str] | None = None,
     *,
     size: int | Size | None = None,

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from torchdata_ais._util.arguments import check_function
 from torchdata_ais.codecs import Decoder
 from torchdata_ais.codecs.crop import Crop
+from torchdata_ais.codecs.decoder import SpecName
 from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Handler, Row
 from torchdata_ais.codecs.image import SixteenBit
 from torchdata_ais.codecs.resize import MAX_PIXELS, Size
@@ -125,7 +126,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
     def __init__(
         self,
         source: Any,
-        *specs: str | Callable[[str, Any], Any],
+        *specs: SpecName | Callable[[str, Any], Any],
         only: Any = None,
         partial: bool = False,
         threads: int = 0,

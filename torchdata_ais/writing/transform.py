@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast
 
 from torchdata_ais._util.arguments import check_function, checked_options
 from torchdata_ais._util.process_pool import OrderedPool
@@ -24,6 +24,9 @@ from torchdata_ais.errors import (
 from torchdata_ais.errors.text import Remedy
 from torchdata_ais.samples import shown_fields
 from torchdata_ais.writing.sources.source import Source, Tally
+
+if TYPE_CHECKING:
+    from torchdata_ais.codecs.decoder import SpecName
 
 Outcome = dict[str, Any] | Exception | None
 """The encoded sample, its error, or None for one that was left out."""
@@ -45,7 +48,7 @@ class Transform:
         self._load, self._seed = load, seed
         self._select, self._map, self._rng = edit.select, edit.map, edit.rng
         decode = edit.decode
-        self._decode = Decoder(decode, partial=True) if isinstance(decode, str) else decode
+        self._decode = Decoder(cast("SpecName", decode), partial=True) if isinstance(decode, str) else decode
         self._check = Decoder(imagehandler("pil"), checked_media, partial=True) if edit.check else None
         self._encode = edit.encode()
         self._fields = edit.kept

@@ -30,6 +30,7 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe
 
 from torchdata_ais import pipes
 from torchdata_ais.codecs.crop import Crop
+from torchdata_ais.codecs.decoder import SpecName
 from torchdata_ais.codecs.handlers import Handler
 from torchdata_ais.codecs.image import SixteenBit
 from torchdata_ais.codecs.resize import Size
