@@ -31,6 +31,14 @@ _KNOBS = {
     "list_ais": "narrow the prefix, or pass the shards as a brace template",
     "batched": "use {more}, or stack smaller values: decode(size=...) before batching",
 }
+_READS = {
+    "load_tar": "open_shards=4",
+    "load_objects": "open_objects=16",
+    "read_samples": "prefetch_bytes=256 << 20",
+}
+_WITH_FUNCTION = frozenset(
+    ["map_sample", "map_dict", "map_tuple", "associate", "select", "pipe_through", "map", "filter", "flatmap"]
+)
 _FUNCTION = "make its function faster, or use {more}"
 _UNTIMED = "{names} included (.map_sample(f) is timed by itself); make its function faster, or use {more}"
 
@@ -91,8 +99,7 @@ def _network(stage: StageReport, more: str) -> str:
 
     It waits for the first byte of objects, or for the rest of them.
     """
-    several = "open_shards=4" if stage.name == "load_tar" else "open_objects=16"
-    knob = f"use {stage.name}({several}) or {more}"
+    knob = f"use {stage.name}({_READS[stage.name]}) or {more}" if stage.name in _READS else f"use {more}"
     if stage.retries:
         knob = f"{stage.retries} requests were made again: the log at level INFO says why; else {knob}"
     if stage.first_byte_ms is None:
@@ -109,7 +116,8 @@ def _knob(stage: StageReport, stages: Sequence[StageReport], more: str) -> str:
         return f"use {more}" + (", or put it before decode, where items are small" if before else "")
     threads = "" if "threads=" in stage.text else "decode(threads=2) or "
     fast = "" if find_spec("simplejpeg") else "; pip install simplejpeg decodes JPEG faster"
-    return _KNOBS.get(stage.name, _FUNCTION).format(more=more, threads=threads, fast=fast)
+    other = _FUNCTION if stage.name in _WITH_FUNCTION else "use {more}"
+    return _KNOBS.get(stage.name, other).format(more=more, threads=threads, fast=fast)
 
 
 def _index(stages: Sequence[StageReport], wanted: StageReport) -> int:

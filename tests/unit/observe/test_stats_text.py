@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import Any
 
 import pytest
 
-from torchdata_ais import AISSourceLister, stats
+from torchdata_ais import AISSampleReader, AISSourceLister, SampleIndex, stats
 from torchdata_ais.observe.stats import StageReport, Stats, merge_reports
 from torchdata_ais.observe.stats_text import advice, table
+from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.testing import example_shards
 
 
@@ -65,3 +68,42 @@ def test_workers_without_a_shard_are_counted_over_any_number_of_merges() -> None
 def test_one_process_has_no_each() -> None:
     assert "1 process, 2.0 s; so it is" in table([stage("decode")], 1, 2.0, "so it is")
     assert "2 processes, 2.0 s each; so" in table([stage("decode")], 2, 2.0, "so it is")
+
+
+STAGES = sorted(name for name in IterDataPipe.functions if name not in ("batch", "unbatch"))
+
+
+@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("in_workers", [True, False])
+def test_advice_names_options_and_functions_that_the_stage_has(name: str, in_workers: bool) -> None:
+    maker = IterDataPipe.functions[name]
+    options = set(inspect.signature(maker).parameters)
+    for own_s, network_s in ((9.0, 0.0), (0.0, 9.0)):
+        for opened, first_ms in ((0, None), (9, 900.0), (9, 1.0)):
+            stage = StageReport(
+                name,
+                f"{name}()",
+                [],
+                True,
+                own_s=own_s,
+                network_s=network_s,
+                opened=opened,
+                first_byte_ms=first_ms,
+            )
+            text = advice([stage], 10.0, 0.0, in_workers=in_workers)
+            for called, option in re.findall(r"(\w+)\((\w+)=", text):
+                assert option in inspect.signature(IterDataPipe.functions[called]).parameters, text
+            if "its function" in text:
+                assert options & {"f", "fn", "fs", "predicate", "associator", "filter_fn", "function"}, text
+
+
+@pytest.mark.parametrize("shuffle", ["samples", "runs"])
+def test_the_advice_for_reading_by_index_can_be_followed(shuffle: str) -> None:
+    stage = StageReport(
+        "read_samples", "read_samples()", [], True, network_s=9.0, opened=9, first_byte_ms=1.0
+    )
+    text = advice([stage], 10.0, 0.0, in_workers=True)
+    (argument,) = re.findall(r"read_samples\((prefetch_bytes=\d+ << \d+)\)", text)
+    value = int(eval(argument.partition("=")[2], {}))
+    index = SampleIndex.build(example_shards())
+    assert len(list(AISSampleReader(index, shuffle=shuffle, prefetch_bytes=value))) == len(index)  # type: ignore[arg-type]
