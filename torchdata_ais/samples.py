@@ -90,9 +90,7 @@ class Sample(dict[str, Any]):
         key = f"sample {self['__key__']!r}" if "__key__" in self else "sample"
         if "__url__" not in self:
             return key
-        url = self["__url__"]
-        with suppress(UsageError):  # an object by its short name
-            url = parse_url(str(url)).uri
+        url = _short_name(self["__url__"])
         return f"{key}, {'' if self.place < 0 else f'byte {self.offset} of '}{url}"
 
     def __missing__(self, name: object) -> Any:
@@ -112,9 +110,10 @@ class Sample(dict[str, Any]):
         return "sample" if key is None else f"sample {key!r:.200}"
 
     def __repr__(self) -> str:
+        named = self if "__url__" not in self else {**self, "__url__": _short_name(self["__url__"])}
         shown = (
             f"{name!r}: {value!r}" if name[:2] == "__" else f"{name!r}: {value_text(value)}"
-            for name, value in self.items()
+            for name, value in named.items()
         )
         return f"{{{', '.join(shown)}}}"
 
@@ -135,6 +134,13 @@ class Sample(dict[str, Any]):
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any], int]]:
         return _sample, (dict(self), self.place)
+
+
+def _short_name(url: Any) -> Any:
+    """Return the short name of an object, ``ais://bucket/name``; else `url`."""
+    with suppress(UsageError):
+        return parse_url(str(url)).uri if "/v1/objects/" in str(url) else url
+    return url
 
 
 def _sample(fields: dict[str, Any], place: int) -> Sample:

@@ -200,3 +200,14 @@ def test_a_contact_sheet_has_class_names_and_captions(shard: str) -> None:
     assert both.size[1] > alone.size[1], "the caption has a line of its own"
     for classes in (["cat", "card"], {1: "card"}, {"1": "card"}, {"cat": 0, "card": 1}):
         assert text_of(1, classes) == "card"
+
+
+def test_a_sample_shows_its_object_by_the_short_name() -> None:
+    url = "http://h:51080/v1/objects/pets/a%20b.tar?provider=ais"
+    sample = Sample({"__key__": "a", "__url__": url, "txt": b"x"})
+    for shown in (repr(sample), str(sample), sample.where):
+        assert "ais://pets/a b.tar" in shown
+        assert "http" not in shown
+    assert sample["__url__"] == url
+    for other in ("/data/s.tar", "http://h/s.tar", 7):
+        assert f"'__url__': {other!r}" in repr(Sample({"__url__": other}))
