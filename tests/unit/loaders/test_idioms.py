@@ -78,7 +78,9 @@ def test_words_of_torchs_loader_are_answered(caplog: pytest.LogCaptureFixture) -
             loader.load_state_dict("ck.pt")
     with pytest.raises(UsageError, match=r"type SampleDataset, not a pipe\. Pass AISSampleReader\(index\)"):
         ais_loader(SampleDataset(index))
-    with pytest.raises(AttributeError, match=r"has no 'group_samples': call it, \.load_tar\(\)"):
+    with pytest.raises(
+        UsageError, match=r"The stage load_tar was named, and not called\. Write \.load_tar\(\)"
+    ):
         AISSourceLister(paths).load_tar.group_samples()
     with pytest.raises(UsageError, match=r"split\(0\.8, 0\.2\) was given two fractions\. Pass one"):
         index.split(0.8, 0.2)

@@ -170,7 +170,9 @@ class Pipe(Methods[T_co], Stage):
             if isinstance(maker, LateStage):
                 maker = maker.maker()
             if isinstance(maker, StageFactory):
-                return StageMethod(self, name, maker)
+                made = functools.update_wrapper(lambda *given, **named: maker(self, *given, **named), maker)
+                vars(made).update(dict.fromkeys(IterDataPipe.functions, functools.partial(_not_called, name)))
+                return made
             try:
                 return super().__getattr__(name)
             except AttributeError:
@@ -228,26 +230,8 @@ def check_source(source: IterDataPipe[Any]) -> None:
     _refuse_second_filter(source)
 
 
-class StageMethod:
-    """A stage under its name on a pipe, to be called.
-
-    Args:
-        pipe: What the stage is to read.
-        name: Its name.
-        maker: Makes it.
-    """
-
-    def __init__(self, pipe: Any, name: str, maker: Any) -> None:
-        functools.update_wrapper(self, maker)
-        self._pipe, self._name, self._maker = pipe, name, maker
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        """Return the stage behind the pipe."""
-        return self._maker(self._pipe, *given, **named)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        called = f": call it, .{self.__dict__.get('_name', '')}()" if name in IterDataPipe.functions else ""
-        raise AttributeError(f"a stage that was not called has no {name!r}{called}")
+def _not_called(name: str, *_: Any, **__: Any) -> NoReturn:
+    raise UsageError.at(f"the stage {name} was named, and not called", todo=f"write .{name}()")
 
 
 def _refuse(error: UsageError, *_: Any, **__: Any) -> NoReturn:
