@@ -106,12 +106,16 @@ class _Layout(NamedTuple):
         raise wrong(f"there is no {_shown(wanted)} chunk before its end at byte {len(data)}")
 
     def check_rest(self, data: bytes, chunk: _Chunk) -> None:
-        """Raise `DecodeError` unless only chunks follow that of the samples."""
-        if not self.ends_well(data, self.behind(data, chunk)):
+        """Raise `DecodeError` unless chunks, or some zeros, follow the samples."""
+        begin = self.behind(data, chunk)
+        is_filling = len(data) - begin <= _FILLING and not data[begin:].strip(b"\0")
+        if not is_filling and not self.ends_well(data, begin):
             raise wrong(
                 f"no chunk follows the {_shown(chunk.name[:4])} chunk of {chunk.size} bytes, at byte {chunk.end}"
             )
 
+
+_FILLING = 4096  # zeros that some writers put behind the samples
 
 _RIFF = _Layout(4, 4, "little", 2)
 _IFF = _Layout(4, 4, "big", 2)
@@ -150,7 +154,7 @@ def measure_wave(data: bytes) -> Measure:
         raise cut("data chunk", chunk.at, there, chunk.size)
     if int.from_bytes(data[4:8], "little") + 8 >= len(data):
         _RIFF.check_rest(data, chunk)
-    _check_last_frame(data[: chunk.end], chunk.size % (block or 1), block, padding=1)
+    _check_last_frame(chunk.end, chunk.size % (block or 1), block, has_padding=True)
     if chunk.size % 2 and chunk.end == len(data):
         data += b"\0"  # libsndfile reads the last block of GSM wrongly without it
     return exactly(data, chunk.size // block if block else None)
@@ -169,17 +173,24 @@ def _wave_block(data: bytes, chunk: _Chunk | None) -> int:
 def _with_length(data: bytes, chunk: _Chunk, block: int) -> Measure:
     """Return the measure of a WAV file that ends where its samples do."""
     size = len(data) - chunk.begin
-    _check_last_frame(data, size % (block or 1), block, padding=1)
+    _check_last_frame(len(data), size % (block or 1), block, has_padding=True)
     size -= size % (block or 1)
     head = b"RIFF" + (chunk.begin + size - 8).to_bytes(4, "little") + data[8 : chunk.at + 4]
     filled = head + size.to_bytes(4, "little") + data[chunk.begin : chunk.begin + size]
     return exactly(filled, size // block if block else None)
 
 
-def _check_last_frame(data: bytes, rest: int, block: int, padding: int = 0) -> None:
-    """Raise `DecodeError` if a sound ends inside a frame, `rest` bytes of it."""
-    if rest > (padding if len(data) % 2 == 0 else 0):
-        raise cut("last frame", len(data) - rest, rest, block)
+def _check_last_frame(end: int, rest: int, block: int, *, has_padding: bool = False) -> None:
+    """Raise `DecodeError` if a sound ends inside a frame.
+
+    Args:
+        end: Where it ends.
+        rest: Bytes behind its last whole frame.
+        block: Bytes of a frame.
+        has_padding: Whether the format is filled up to an even number of bytes.
+    """
+    if rest > (1 if has_padding and end % 2 == 0 else 0):
+        raise cut("last frame", end - rest, rest, block)
 
 
 def measure_wave64(data: bytes) -> Measure:
@@ -194,9 +205,7 @@ def measure_wave64(data: bytes) -> Measure:
 
 _SAMPLES_OF_IFF = {b"AIFF": b"SSND", b"AIFC": b"SSND", b"8SVX": b"BODY", b"16SV": b"BODY"}
 _PLAIN_AIFC = frozenset(
-    b"NONE sowt twos raw_ fl32 FL32 fl64 FL64 in24 in32 ulaw alaw ULAW ALAW 23ni 42ni".replace(
-        b"_", b" "
-    ).split(b" ")
+    b"NONE sowt twos fl32 FL32 fl64 FL64 in24 in32 ulaw alaw ULAW ALAW 23ni 42ni".split()
 ) | {b"raw "}
 
 
@@ -236,7 +245,7 @@ def measure_au(data: bytes) -> Measure:
         raise cut("sound", begin, there, size)
     if there > size + 1:
         raise wrong(f"{there - size} bytes follow the sound of {size} bytes, at byte {begin + size}")
-    _check_last_frame(data, size % (block or 1), block)
+    _check_last_frame(begin + size, size % (block or 1), block)
     return exactly(data, size // block if block else None)
 
 
@@ -255,7 +264,7 @@ def measure_caf(data: bytes) -> Measure:
     at, size = described.begin, chunk.size - 4  # a count of edits comes first
     packet = int.from_bytes(data[at + 16 : at + 20], "big")
     if packet:
-        _check_last_frame(data, size % packet if is_last else 0, packet)
+        _check_last_frame(len(data), size % packet if is_last else 0, packet)
         is_plain = int.from_bytes(data[at + 20 : at + 24], "big") == 1
         return exactly(data, size // packet if is_plain else None)
     table = before.get(b"pakt") or next(

@@ -166,6 +166,8 @@ def test_a_wav_that_was_written_into_a_pipe_is_read_to_its_end(riff: int | None,
         struct.pack_into("<I", data, 4, riff)
     struct.pack_into("<I", data, 40, size)
     assert torch.equal(heard(bytes(data)), heard(sound("wav")))
+    silent = bytes(data[:44]) + bytes(400)
+    assert heard(silent).shape == (2, 100)
     for rest in (2, 3):
         with pytest.raises(DecodeError, match="cut: its last frame"):
             heard(bytes(data[:-rest]))
@@ -186,6 +188,9 @@ def test_a_wav_with_chunks_behind_the_sound_is_read() -> None:
         struct.pack_into("<I", longer, 4, len(longer) - 8)
         assert torch.equal(heard(bytes(longer)), heard(data))
     assert torch.equal(heard(data + b"bytes behind the end of RIFF"), heard(data))
+    filled = bytearray(data + bytes(848))
+    struct.pack_into("<I", filled, 4, len(filled) - 8)
+    assert torch.equal(heard(bytes(filled)), heard(data))
 
 
 def unknown(data: bytes) -> bytes:
