@@ -239,21 +239,23 @@ class Decoder:
             self._compare_only(sample, self.only)
         self._looks -= 1
         fields = [name for name in sample if name[:2] != "__"]
-        matched = [
-            spec for spec, handler in self._unmatched.items() if any(is_for(handler, name) for name in fields)
-        ]
-        for spec in matched:
-            self._unmatched.pop(spec, None)
-        if not self._unmatched:
+        before = self._unmatched
+        left = {
+            spec: handler
+            for spec, handler in before.items()
+            if not any(is_for(handler, name) for name in fields)
+        }
+        self._unmatched = left  # a new one: other threads may go through the old one
+        if not left:
             self._looks = 0
-        elif not self._looks or (self._looks == _LOOKS - 1 and not matched):
+        elif self._looks <= 0 or (self._looks == _LOOKS - 1 and len(left) == len(before)):
             self._looks = 0
-            if not _speaks_for_all():
-                return
-            logger.warning(
-                "decode(%s): none of the first samples has a field of that kind; %r has %s",
-                ", ".join(map(repr, self._unmatched)), sample.get("__key__"), ", ".join(fields) or "no field",
-            )  # fmt: skip
+            self._unmatched = {}
+            if _speaks_for_all():
+                logger.warning(
+                    "decode(%s): none of the first samples has a field of that kind; %r has %s",
+                    ", ".join(map(repr, left)), sample.get("__key__"), ", ".join(fields) or "no field",
+                )  # fmt: skip
 
     def _compare_only(self, sample: dict[str, Any], names: list[str]) -> None:
         """Log if the names of `only` seem wrong for the first sample.
