@@ -70,7 +70,7 @@ def test_a_put_whose_answer_was_lost_succeeds(cluster: LocalCluster) -> None:
 
 def test_a_series_is_written_again(cluster: LocalCluster) -> None:
     for _ in range(2):
-        with ShardWriter("ais://b/s-%d.tar", maxcount=2, cluster=cluster.endpoint) as writer:
+        with ShardWriter("ais://b/s-%d.tar", maxcount=2, cluster=cluster.endpoint, overwrite=True) as writer:
             for number in range(3):
                 writer.write({"__key__": str(number), "cls": number})
     assert head_object("ais://b/s-1.tar", options(cluster.endpoint)).version == "1"

@@ -283,7 +283,9 @@ def _sources(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any]:
             ("train", 0, arguments.samples),
             ("valid", 1, max(1, arguments.samples // 5)),
         ):
-            with ShardWriter(f"{where}/{name}-%03d.tar", maxcount=50, index=name == "train") as writer:
+            with ShardWriter(
+                f"{where}/{name}-%03d.tar", maxcount=50, index=name == "train", overwrite=True
+            ) as writer:
                 for sample in make_pets(count, seed):
                     writer.write(sample)
     if dist.is_initialized():

@@ -159,6 +159,54 @@ def agreed_names(found: Sequence[tuple[str, ClassNames]]) -> ClassNames:
     return agreed
 
 
+Labels = Mapping[str, Mapping[bytes, bytes]]
+"""New labels by field and old label, as they are stored."""
+
+
+def union_of(several: Sequence[ClassNames]) -> ClassNames:
+    """Return the names of several data sets together, by field.
+
+    Those of the first one come first.
+
+    Example:
+        >>> union_of([{"cls": ("cat", "dog")}, {"cls": ("owl", "cat")}])
+        {'cls': ('cat', 'dog', 'owl')}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for names in several:
+        for field, own in names.items():
+            found[field] = tuple(dict.fromkeys((*found.get(field, ()), *own)))
+    return found
+
+
+def new_labels(names: ClassNames, union: ClassNames) -> Labels:
+    """Return the labels in `union` of the labels of a data set.
+
+    Example:
+        >>> new_labels({"cls": ("owl", "cat")}, {"cls": ("cat", "dog", "owl")})
+        {'cls': {b'0': b'2', b'1': b'0'}}
+    """
+    return {
+        field: {b"%d" % old: b"%d" % union[field].index(name) for old, name in enumerate(own)}
+        for field, own in names.items()
+        if union[field][: len(own)] != own
+    }
+
+
+def composed(first: Labels, second: Labels) -> Labels:
+    """Return the labels that `second` gives to those of `first`.
+
+    Example:
+        >>> composed({"cls": {b"0": b"1"}}, {"cls": {b"0": b"2", b"1": b"0"}, "x": {b"0": b"9"}})
+        {'cls': {b'0': b'0'}, 'x': {b'0': b'9'}}
+    """
+    found = {field: dict(labels) for field, labels in second.items()}
+    for field, labels in first.items():
+        then = second.get(field, {})
+        found[field] = {old: then.get(label, label) for old, label in labels.items()}
+    return found
+
+
 def by_label(names: ClassNames) -> tuple[str, ...] | ClassNames | None:
     """Return the names of ``cls`` alone if no other field has some; else all.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from typing_extensions import Self
 
 from torchdata_ais._util.arguments import check_function, check_seed, checked
 from torchdata_ais.errors import SampleIndexError, UsageError
-from torchdata_ais.index.classes import agreed_names
+from torchdata_ais.index.classes import Labels, agreed_names, union_of
 from torchdata_ais.index.joining import Missing, joined_with
 from torchdata_ais.index.location import (
     ShardsFrom,
@@ -170,6 +170,29 @@ def check_classes(indexes: Sequence[NumberedSamples]) -> None:
         agreed_names([(f"index {number}", index.class_names()) for number, index in enumerate(indexes)])
 
 
+_I = TypeVar("_I", bound=NumberedSamples)
+
+
+def with_classes(indexes: Sequence[_I], classes: str) -> Sequence[_I]:
+    """Return indexes whose labels mean the same classes.
+
+    Args:
+        indexes: The indexes.
+        classes: ``"same"`` or ``"union"``; see `IndexedSamples.concat`.
+
+    Raises:
+        UsageError: The labels mean other classes, with ``"same"``; or the names of an index are not known, with
+            ``"union"``.
+    """
+    if classes not in ("same", "union"):
+        raise UsageError.at(f"classes={classes!r:.40}", todo='use "same" or "union"')
+    if classes == "same":
+        check_classes(indexes)
+        return indexes
+    union = union_of([index.class_names() for index in indexes])
+    return [index.with_union(union) for index in indexes]
+
+
 def check_no_places(shards_from: ShardsFrom) -> None:
     """Raise `UsageError` if an open index was passed with `shards_from`."""
     if shards_from is not None:
@@ -261,8 +284,14 @@ class IndexedSamples(NumberedSamples):
         return self._with(Parts(stored, self.parts.positions), home=self._home, joins=joins)
 
     @classmethod
-    def concat(cls, indexes: Sequence[IndexedSamples]) -> Self:
+    def concat(cls, indexes: Sequence[IndexedSamples], *, classes: Literal["same", "union"] = "same") -> Self:
         """Return the samples of all `indexes`, one after the other.
+
+        Args:
+            indexes: The indexes.
+            classes: ``"same"``: labels must mean the same classes in all of them. ``"union"``: labels are mapped by
+                the names of their classes when samples are read; the names are those of the first index, then the
+                new ones of the others.
 
         Raises:
             UsageError: None were given, or something else than indexes; two have samples of one stored index in
@@ -293,13 +322,20 @@ class IndexedSamples(NumberedSamples):
                 f"{count} samples are in two of the indexes of concat(), numbers {one} and {other}",
                 todo="leave them out of one (index.select), or give an index a larger weight in a Mixture",
             )
-        check_classes(indexes)
+        indexes = with_classes(indexes, classes)
         parts = Parts.concat([index.parts for index in indexes])
+        labels: dict[int, Labels] = {}
+        count = 0
+        for index in indexes:
+            labels |= {count + number: one for number, one in index.labels.items()}
+            count += len(index.parts.stored)
         columns = {
             name: np.concatenate([index._columns.whole(name) for index in indexes])
             for name in dict.fromkeys(name for index in indexes for name in index._columns.added)
         }
-        return cls(parts.stored, parts.positions, options=indexes[0]._options, columns=columns)
+        made = cls(parts.stored, parts.positions, options=indexes[0]._options, columns=columns, labels=labels)
+        made._classes = agreed_names([("", index.class_names()) for index in indexes]) if labels else None
+        return made
 
     def with_column(self, name: str, values: npt.ArrayLike | Mapping[str, int]) -> Self:
         """Return this index with a further number for each sample.
@@ -447,6 +483,11 @@ class IndexedSamples(NumberedSamples):
             UsageError: No place is known: for a selection, or an index of several sources.
             TransportError: It cannot be stored.
         """
+        if self.labels:
+            raise UsageError.at(
+                'save() of an index whose labels are mapped (classes="union")',
+                todo="save the indexes, and concatenate them when they are opened",
+            )
         if self.joins:
             raise UsageError.at(
                 "save() of an index that is joined",

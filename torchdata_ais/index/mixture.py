@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from torchdata_ais._util.arguments import checked
 from torchdata_ais._util.formatting import html_text
 from torchdata_ais.errors import UsageError
 from torchdata_ais.index.classes import ClassNames, agreed_names, by_label
-from torchdata_ais.index.indexed_samples import IndexedSamples, check_classes
+from torchdata_ais.index.indexed_samples import IndexedSamples, with_classes
 from torchdata_ais.index.parts import shared_samples
 from torchdata_ais.index.samples_view import MISSING, index_html
 from torchdata_ais.plan import DENOMINATOR, Stop, round_weights
@@ -46,6 +46,7 @@ class Mixture:
             index that is left out somewhere is not drawn there.
         stop: The end of an epoch: ``"first"``: before any sample of it comes again; ``"all"``: when each was drawn;
             ``"never"``: a number of steps (``epoch_steps=`` of the loader or the reader).
+        classes: ``"union"`` maps labels by the names of their classes; see `SampleIndex.concat`.
 
     Attributes:
         sources: The indexes; ``sample.source`` is a number among them.
@@ -65,12 +66,19 @@ class Mixture:
     """
 
     @checked
-    def __init__(self, weights: Weights | Sequence[tuple[int, Weights]], stop: Stop = "first") -> None:
+    def __init__(
+        self,
+        weights: Weights | Sequence[tuple[int, Weights]],
+        stop: Stop = "first",
+        *,
+        classes: Literal["same", "union"] = "same",
+    ) -> None:
         entries = _checked_entries(weights)
         self.sources = list(dict.fromkeys(index for _, given in entries for index in given))
         self.stop: Stop = stop
         _check_sources(self.sources)
         self.schedule = tuple((start, self._rounded(given)) for start, given in entries)
+        self.sources = list(with_classes(self.sources, classes))
 
     @property
     def classes(self) -> tuple[str, ...] | ClassNames | None:
@@ -163,7 +171,6 @@ def _check_sources(sources: Sequence[IndexedSamples]) -> None:
             f"{count} samples are in two indexes of the mixture, numbers {one} and {other}",
             todo="leave them out of one: index.select(...)",
         )
-    check_classes(sources)
 
 
 def _plain(weight: Any) -> Any:

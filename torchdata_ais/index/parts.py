@@ -92,6 +92,14 @@ class Parts:
             left, begin = left - part.head.shards, begin + part.head.samples
         raise IndexError(f"shard {number}")
 
+    def part_of_shard(self, number: int) -> int:
+        """Return the number of the stored index that has a shard."""
+        for place, part in enumerate(self.stored):
+            if number < part.head.shards:
+                return place
+            number -= part.head.shards
+        raise IndexError(f"shard {number}")
+
     def of_shards(self, names: Iterable[str]) -> tuple[Parts, list[str]]:
         """Return the samples of some shards, and the names without a shard.
 

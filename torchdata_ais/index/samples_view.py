@@ -18,8 +18,8 @@ from typing_extensions import Self
 from torchdata_ais._util.arguments import check_number, check_seed
 from torchdata_ais._util.formatting import bytes_text, html_table, html_text
 from torchdata_ais._util.versions import require
-from torchdata_ais.errors import AISError, UsageError
-from torchdata_ais.index.classes import ClassNames, by_label, class_names_of
+from torchdata_ais.errors import AISError, DecodeError, UsageError
+from torchdata_ais.index.classes import ClassNames, Labels, by_label, class_names_of, composed, new_labels
 from torchdata_ais.index.format import is_utf8
 from torchdata_ais.index.joining import Join, partners_of
 from torchdata_ais.index.parts import Parts
@@ -252,8 +252,10 @@ class NumberedSamples:
         options: StoreOptions | None = None,
         joins: tuple[Join, ...] = (),
         columns: Mapping[str, Integers] | None = None,
+        labels: Mapping[int, Labels] | None = None,
     ) -> None:
         self.parts = Parts(stored, positions)
+        self.labels = dict(labels or {})
         self._columns = Columns(self.parts, columns)
         self._home = home
         self._options = options
@@ -284,6 +286,45 @@ class NumberedSamples:
             ('cat', 'dog')
         """
         return by_label(self.class_names())
+
+    def with_union(self, union: ClassNames) -> Self:
+        """Return this index with the labels that its classes have in `union`.
+
+        Raises:
+            UsageError: The names of its classes are not known.
+        """
+        if not self.class_names():
+            raise UsageError.at(
+                "classes='union' of an index without names of classes",
+                todo="put a classes.json beside its shards",
+            )
+        made = self._with(self.parts, home=self._home)
+        labels = new_labels(self.class_names(), union)
+        several = (
+            (part, composed(self.labels.get(part, {}), labels)) for part in range(len(self.parts.stored))
+        )
+        made.labels = {part: one for part, one in several if one}
+        made._classes = union
+        return made
+
+    def relabel(self, sample: dict[str, Any], reference: SampleReference) -> None:
+        """Give a sample of bytes the labels of its classes in the union, if any.
+
+        Raises:
+            DecodeError: It has a label without a name.
+        """
+        if not self.labels:
+            return
+        for field, labels in self.labels.get(self.parts.part_of_shard(reference.number), {}).items():
+            if field in sample:
+                old = bytes(sample[field]).strip()
+                if old not in labels:
+                    raise DecodeError.at(
+                        f"the label {old[:40]!r} of {field!r} has no name in classes.json",
+                        todo="mend the sample, or classes.json beside its shard",
+                        url=reference.shard.name, key=reference.key, field=field,
+                    )  # fmt: skip
+                sample[field] = labels[old]
 
     def class_names(self) -> ClassNames:
         """Return the names of the classes by field; see `classes`."""
@@ -433,7 +474,9 @@ class NumberedSamples:
         indexes, it covers those indexes and the selected numbers; `save` keeps it.
         """
         own = self.parts.digest
-        others = [(join.other.digest, join.prefix, join.missing) for join in self.joins]
+        others: list[object] = [(join.other.digest, join.prefix, join.missing) for join in self.joins]
+        if self.labels:
+            others.append(repr(sorted(self.labels.items())))
         return xxhash.xxh64_hexdigest(msgspec.msgpack.encode([own, others])) if others else own
 
     def mean_bytes(self) -> float:
@@ -565,7 +608,12 @@ class NumberedSamples:
 
         Options, joins and columns are those of this one.
         """
-        same = {"options": self._options, "joins": self.joins, "columns": self._columns.added}
+        same = {
+            "options": self._options,
+            "joins": self.joins,
+            "columns": self._columns.added,
+            "labels": self.labels,
+        }
         made = type(self)(parts.stored, parts.positions, **{**same, **changed})
         made._classes = None if "joins" in changed else self._classes
         return made

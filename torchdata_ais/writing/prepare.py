@@ -99,11 +99,12 @@ def check_bucket(
     if place.kind != "object" and look is None:
         return
     try:
+        settings = options() if place.kind == "object" else StoreOptions()
+        place = place.at(settings.endpoint)
+        place.require_endpoint()
         if look is not None:
             look()
         else:
-            settings = options()
-            place = place.at(settings.endpoint)
             list_bucket(place, place.name, replace(settings, retry=ONE_TRY), first_page=True)
     except UsageError:
         raise

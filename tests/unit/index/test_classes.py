@@ -19,7 +19,7 @@ from torchdata_ais import (
     ais_loader,
     convert,
 )
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import DecodeError, UsageError
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import example_shards, shard_bytes
 
@@ -167,3 +167,73 @@ def test_a_cluster_that_cannot_be_asked_is_logged(tmp_path: Path, caplog: pytest
     with caplog.at_level(logging.WARNING, "torchdata_ais"):
         assert index.classes is None
     assert "the names of the classes are not known" in caplog.text
+
+
+def named(folder: Path, names: list[str]) -> SampleIndex:
+    """Return an index of samples whose ``txt`` is the name of the class that ``cls`` means."""
+    folder.mkdir()
+    for shard in range(2):
+        fields: dict[str, bytes] = {}
+        for number in range(6):
+            key, label = f"{folder.name}{shard}{number}", number % len(names)
+            fields |= {f"{key}.cls": b"%d\n" % label, f"{key}.txt": names[label].encode()}
+        (folder / f"{shard}.tar").write_bytes(shard_bytes(fields))
+    (folder / "classes.json").write_text(json.dumps(names))
+    return SampleIndex.build(sorted(map(str, folder.glob("*.tar"))))
+
+
+def are_right(samples: Any, classes: Any) -> bool:
+    found = [(classes[int(sample["cls"])], sample["txt"].decode()) for sample in samples]
+    return bool(found) and all(name == text for name, text in found)
+
+
+def test_a_union_maps_labels_by_the_names_of_their_classes(tmp_path: Path) -> None:
+    one, two = named(tmp_path / "a", ["cat", "dog"]), named(tmp_path / "b", ["dog", "owl", "cat"])
+    three = named(tmp_path / "c", ["cat", "dog", "owl"])
+    union = ("cat", "dog", "owl")
+    both = SampleIndex.concat([one, two, three], classes="union")
+    assert both.classes == union
+    assert are_right(SampleDataset(both), union)
+    part, rest = both.split(0.5, seed=1)
+    for index in (both.select(range(7, 30)), part, rest, SampleIndex.concat([part, rest], classes="union")):
+        assert index.classes == union
+        assert are_right(SampleDataset(index), union)
+        assert are_right(SampleDataset(pickle.loads(pickle.dumps(index))), union)
+    mixture = Mixture({one: 1, two: 2, three: 1}, stop="all", classes="union")
+    assert mixture.classes == union
+    for workers in (0, 2):
+        pipe = AISSampleReader(mixture, shuffle="samples").decode().to_tuple("cls", "txt").batched(5)
+        with ais_loader(pipe, num_workers=workers, seed=1) as loader:
+            assert loader.classes == union
+            assert all(
+                union[label] == text
+                for labels, texts in loader
+                for label, text in zip(labels, texts, strict=True)
+            )
+    assert are_right(SampleDataset(one), ("cat", "dog"))  # the index itself is as it was
+    assert Mixture({one: 1, three: 1}, classes="union").sources[0].digest == one.digest
+
+
+def test_another_union_is_another_data_set(tmp_path: Path) -> None:
+    one, two = named(tmp_path / "a", ["cat", "dog"]), named(tmp_path / "b", ["dog", "cat"])
+    first, second = (
+        SampleIndex.concat([one, two], classes="union"),
+        SampleIndex.concat([two, one], classes="union"),
+    )
+    assert first.digest != second.digest
+    with pytest.raises(UsageError, match="labels are mapped"):
+        first.save(tmp_path / "x")
+
+
+def test_a_union_needs_names_and_labels_that_have_one(tmp_path: Path) -> None:
+    one, two = named(tmp_path / "a", ["cat", "dog"]), data_set(tmp_path / "b", None)
+    with pytest.raises(UsageError, match="of an index without names of classes"):
+        SampleIndex.concat([one, two], classes="union")
+    with pytest.raises(UsageError, match="classes='both'"):
+        Mixture({one: 1, two: 1}, classes="both")  # type: ignore[arg-type]
+    three = named(tmp_path / "c", ["dog", "cat"])
+    (tmp_path / "c" / "classes.json").write_text('["dog"]')
+    index = SampleIndex.concat([one, SampleIndex.build(str(tmp_path / "c" / "0.tar"))], classes="union")
+    with pytest.raises(DecodeError, match="The label b'1' of 'cls' has no name"):
+        list(SampleDataset(index))
+    assert three.classes == ("dog",)
