@@ -207,7 +207,7 @@ def test_a_flac_without_a_length_is_read_to_its_end(frames: int) -> None:
     assert torch.equal(heard(unknown(data)), heard(data))
     tagged = unknown(data) + b"TAG" + bytes(125)
     assert torch.equal(heard(tagged), heard(data))
-    step = max(1, len(data) // 199)
+    step = max(1, len(data) // 61)
     for end in [*range(42, len(data), step), len(data) - 1]:
         with pytest.raises(DecodeError):
             heard(unknown(data)[:end])
@@ -352,7 +352,7 @@ VIDEOS: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("kind", VIDEOS)
 def test_a_video_cut_at_any_byte_is_an_error(kind: str) -> None:
-    data = clip(*VIDEOS[kind])
+    data = clip(*VIDEOS[kind], frames=2)
     check_video(data)
     for end in range(12, len(data)):
         with pytest.raises(DecodeError, match=r"byte \d"):

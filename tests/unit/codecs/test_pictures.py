@@ -251,6 +251,7 @@ def test_dots_that_merge_pictures_are_reported(
     assert len(list(pipe)) == len({name.partition(".")[0] for name in names})
 
 
+@pytest.mark.ci
 def test_several_workers_report_a_spec_once(capfd: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     shards = [
         write_shard(str(tmp_path / f"{n}.tar"), [(f"{n}-{m}.cls", b"1") for m in range(9)]) for n in range(4)

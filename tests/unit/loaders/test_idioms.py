@@ -21,6 +21,7 @@ def by_index(paths: list[str]) -> Any:
     return reader.decode().to_tuple("cls").batched(4)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("make", [stream, by_index])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_epochs_resumes_sets_epochs_and_ends(make: Any, workers: int) -> None:

@@ -75,7 +75,9 @@ CALLS: dict[str, Callable[..., int]] = {
     "load_tar": lambda tmp, **how: len(list(AISFileLoader([URL], **how).group_samples())),
     "load_objects": lambda tmp, **how: 3 * len(list(AISObjectLoader([URL], **how))),
     "TarWriter": lambda tmp, **how: _written(TarWriter("ais://cluster-argument/w.tar", **how)),
-    "ShardWriter": lambda tmp, **how: _written(ShardWriter("ais://cluster-argument/w-%d.tar", overwrite=True, **how)),
+    "ShardWriter": lambda tmp, **how: _written(
+        ShardWriter("ais://cluster-argument/w-%d.tar", overwrite=True, **how)
+    ),
     "convert": lambda tmp, **how: convert(URL, f"{tmp}/c-%d.tar", **how).samples,
     "lint_shards": lambda tmp, **how: sum(
         shard.samples for shard in lint_shards(URL, decode=False, **how).shards
