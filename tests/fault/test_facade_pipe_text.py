@@ -187,6 +187,7 @@ def test_a_word_that_no_program_can_get_is_refused(word: str) -> None:
         wds.WebDataset(f"pipe:cat {word}")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("text", "message"),
     [

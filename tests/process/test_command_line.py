@@ -392,6 +392,7 @@ def test_every_help_page_has_examples_that_stand_whole() -> None:
             assert line.startswith(f"torchdata-ais {' '.join(words)}"), (words, line)
 
 
+@pytest.mark.ci
 def test_the_shell_completes_commands_and_options(env: dict[str, str], tmp_path: Path) -> None:
     def offered(words: str) -> list[str]:
         asked = {

@@ -92,6 +92,7 @@ def test_a_name_that_another_package_took_first_stays_with_it(tmp_path: Path) ->
     assert printed(program, tmp_path).startswith("True [\"the functional name 'load_tar'")
 
 
+@pytest.mark.ci
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["AISSourceLister", "ais_loader", "as_dataset"])
 def test_a_torch_without_datapipes_is_one_error_that_names_a_torch_to_install(
