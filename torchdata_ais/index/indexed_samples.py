@@ -164,12 +164,6 @@ def opened_index(
     return index
 
 
-def check_classes(indexes: Sequence[NumberedSamples]) -> None:
-    """Raise `UsageError` if labels of two indexes mean different classes."""
-    if len(indexes) > 1:
-        agreed_names([(f"index {number}", index.class_names()) for number, index in enumerate(indexes)])
-
-
 _I = TypeVar("_I", bound=NumberedSamples)
 
 
@@ -187,7 +181,8 @@ def with_classes(indexes: Sequence[_I], classes: str) -> Sequence[_I]:
     if classes not in ("same", "union"):
         raise UsageError.at(f"classes={classes!r:.40}", todo='use "same" or "union"')
     if classes == "same":
-        check_classes(indexes)
+        if len(indexes) > 1:
+            agreed_names([(f"index {number}", index.class_names()) for number, index in enumerate(indexes)])
         return indexes
     union = union_of([index.class_names() for index in indexes])
     return [index.with_union(union) for index in indexes]
@@ -458,7 +453,7 @@ class IndexedSamples(NumberedSamples):
                 todo="pass one: the first index has that share, the second the rest; the other argument is seed=",
             )
         if isinstance(fraction, bool) or not isinstance(fraction, Real):
-            raise UsageError.at(f"fraction={fraction!r:.60} is no number", todo="Pass a number from 0 to 1")
+            raise UsageError.at(f"fraction={fraction!r:.60} is no number", todo="pass a number from 0 to 1")
         check_seed(seed)
         first = side_of_keys(self.keys, len(self), fraction, seed)
         return self.select(first), self.select(np.logical_not(first))

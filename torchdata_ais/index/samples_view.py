@@ -307,21 +307,27 @@ class NumberedSamples:
         made._classes = union
         return made
 
-    def relabel(self, sample: dict[str, Any], reference: SampleReference) -> None:
+    def relabel(self, sample: dict[str, Any], reference: SampleReference, prefix: str = "") -> None:
         """Give a sample of bytes the labels of its classes in the union, if any.
+
+        Args:
+            sample: The sample.
+            reference: Its reference, or that of its partner in this index.
+            prefix: The prefix of this index's fields in the sample.
 
         Raises:
             DecodeError: It has a label without a name.
         """
         if not self.labels:
             return
-        for field, labels in self.labels.get(self.parts.part_of_shard(reference.number), {}).items():
+        for own, labels in self.labels.get(self.parts.part_of_shard(reference.number), {}).items():
+            field = prefix + own
             if field in sample:
                 old = bytes(sample[field]).strip()
                 if old not in labels:
                     raise DecodeError.at(
                         f"the label {old[:40]!r} of {field!r} has no name in classes.json",
-                        todo="mend the sample, or classes.json beside its shard",
+                        todo="mend the sample, or the classes.json of its shard",
                         url=reference.shard.name, key=reference.key, field=field,
                     )  # fmt: skip
                 sample[field] = labels[old]
@@ -335,11 +341,11 @@ class NumberedSamples:
                 for number in sorted({0, part.head.shards - 1})
                 if part.head.shards
             ]
-            own = dict(class_names_of(shards, self.options))
-            for join in self.joins:
-                own |= {f"{join.prefix}{field}": names for field, names in join.other.class_names().items()}
-            self._classes = own
-        return self._classes
+            self._classes = class_names_of(shards, self.options)
+        names = dict(self._classes)
+        for join in self.joins:
+            names |= {f"{join.prefix}{field}": some for field, some in join.other.class_names().items()}
+        return names
 
     def __repr__(self) -> str:
         shards = sum(part.head.shards for part in self.parts.stored)
@@ -615,7 +621,7 @@ class NumberedSamples:
             "labels": self.labels,
         }
         made = type(self)(parts.stored, parts.positions, **{**same, **changed})
-        made._classes = None if "joins" in changed else self._classes
+        made._classes = self._classes
         return made
 
     def _chosen(self, numbers: Integers) -> Self:

@@ -130,8 +130,8 @@ class SampleDataset(Dataset[Any]):
                 raise naming_index(found, self.index, reference)
             sample = sample_of(found, url_of_shard(reference.shard.name, options[0].endpoint))
             sample.place = pack_place(reference.number, found.offset)
-            self.index.relabel(sample, reference)
             self._joined.add_partners(sample, whole)
+            self.index.relabel(sample, reference)
             items.append(sample if self.transform is None else self.transform(sample))
         return items
 

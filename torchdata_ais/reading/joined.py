@@ -128,3 +128,4 @@ class JoinedIndexes:
                         url=wanted.reference.shard.name, member=name, offset=offset, key=found.key, field=named,
                     )  # fmt: skip
                 sample[named] = data
+            self.all[wanted.source].relabel(sample, wanted.reference, prefix)

@@ -373,10 +373,10 @@ class PlannedReading:
             raise naming_index(found, self.data.mixture.sources[wanted.source], reference)
         url = url_of_shard(reference.shard.name, self.options[wanted.source].endpoint)
         sample = planned_sample(found, url, wanted.source, wanted.draw)
-        self.data.mixture.sources[wanted.source].relabel(sample, reference)
         sample.place = pack_place(reference.number, found.offset)
         if wanted.partners:
             self.data.joined.add_partners(sample, whole)
+        self.data.mixture.sources[wanted.source].relabel(sample, reference)
         return sample
 
     def size_of(self, slot: int) -> int:

@@ -57,7 +57,7 @@ def sound(kind: str, frames: int = 300) -> bytes:
     return file.getvalue()
 
 
-def heard(data: bytes) -> torch.Tensor:
+def decoded(data: bytes) -> torch.Tensor:
     found = torch_audio(".wav", data)
     assert found is not None
     return found[0]
@@ -78,10 +78,10 @@ def check(decode: Callable[[bytes], torch.Tensor], data: bytes, whole: torch.Ten
 @pytest.mark.parametrize("kind", SOUNDS)
 def test_a_sound_cut_at_any_byte_is_an_error_or_whole(kind: str) -> None:
     data = sound(kind)
-    whole = heard(data)
+    whole = decoded(data)
     theirs = soundfile.SoundFile(io.BytesIO(data))
     assert torch.equal(whole, torch.from_numpy(theirs.read(theirs.frames, "float32", always_2d=True).T))
-    outcomes = [check(heard, data[:end], whole) for end in range(len(data))]
+    outcomes = [check(decoded, data[:end], whole) for end in range(len(data))]
     assert outcomes.count("whole") <= 1  # a byte of padding
 
 
@@ -89,9 +89,9 @@ def test_a_sound_cut_at_any_byte_is_an_error_or_whole(kind: str) -> None:
 @pytest.mark.parametrize("kind", SOUNDS)
 def test_a_longer_sound_cut_at_some_bytes_is_an_error_or_whole(kind: str) -> None:
     data = sound(kind, 20_000)
-    whole = heard(data)
+    whole = decoded(data)
     for end in range(1, len(data), len(data) // 61):
-        assert check(heard, data[:end], whole) == "error"
+        assert check(decoded, data[:end], whole) == "error"
         with pytest.raises(DecodeError, match=r"Field 'wav' of sample 'a'.*byte"):
             Decoder("audio")({"__key__": "a", "wav": data[:end]})
 
@@ -111,7 +111,7 @@ LENGTHS = {
 @pytest.mark.parametrize("kind", LENGTHS)
 def test_a_changed_length_is_an_error_or_the_whole_sound(kind: str) -> None:
     data = sound(kind)
-    whole = heard(data)
+    whole = decoded(data)
     for at, form in LENGTHS[kind]:
         (size,) = struct.unpack_from(form, data, at)
         for other in (
@@ -129,24 +129,24 @@ def test_a_changed_length_is_an_error_or_the_whole_sound(kind: str) -> None:
         ):
             changed = bytearray(data)
             struct.pack_into(form, changed, at, other % (1 << 8 * struct.calcsize(form)))
-            check(heard, bytes(changed), whole)
+            check(decoded, bytes(changed), whole)
 
 
 @pytest.mark.parametrize("kind", ["flac", "mp3"])
 def test_a_wrong_number_of_frames_is_an_error_or_the_whole_sound(kind: str) -> None:
     data = sound(kind, 20_000)
-    whole = heard(data)
+    whole = decoded(data)
     at = 22 if kind == "flac" else data.index(b"Xing") + 8
     (size,) = struct.unpack_from(">I", data, at)
     for other in (1, size - 1, size - 2, size // 2, size + 2, size + 100, 2**31):
         changed = bytearray(data)
         struct.pack_into(">I", changed, at, other)
-        check(heard, bytes(changed), whole)
+        check(decoded, bytes(changed), whole)
     struct.pack_into(">I", changed, at, size + 1)  # of MP3 some encoders count their own frame
     if kind == "mp3":
-        assert heard(bytes(changed)).shape[1] >= whole.shape[1]
+        assert decoded(bytes(changed)).shape[1] >= whole.shape[1]
     else:
-        assert check(heard, bytes(changed), whole) == "error"
+        assert check(decoded, bytes(changed), whole) == "error"
 
 
 @pytest.mark.parametrize(
@@ -165,20 +165,20 @@ def test_a_wav_that_was_written_into_a_pipe_is_read_to_its_end(riff: int | None,
     if riff is not None:
         struct.pack_into("<I", data, 4, riff)
     struct.pack_into("<I", data, 40, size)
-    assert torch.equal(heard(bytes(data)), heard(sound("wav")))
+    assert torch.equal(decoded(bytes(data)), decoded(sound("wav")))
     silent = bytes(data[:44]) + bytes(400)
-    assert heard(silent).shape == (2, 100)
+    assert decoded(silent).shape == (2, 100)
     for rest in (2, 3):
         with pytest.raises(DecodeError, match="cut: its last frame"):
-            heard(bytes(data[:-rest]))
+            decoded(bytes(data[:-rest]))
 
 
 def test_an_empty_wav_is_an_empty_sound() -> None:
     file = io.BytesIO()
     soundfile.write(file, np.zeros((0, 2)), 16000, format="WAV")
-    assert heard(file.getvalue()).shape == (2, 0)
+    assert decoded(file.getvalue()).shape == (2, 0)
     listed = file.getvalue() + b"LIST\4\0\0\0INFO"
-    assert heard(listed).shape == (2, 0)
+    assert decoded(listed).shape == (2, 0)
 
 
 def test_a_wav_with_chunks_behind_the_sound_is_read() -> None:
@@ -186,11 +186,11 @@ def test_a_wav_with_chunks_behind_the_sound_is_read() -> None:
     for more in (b"LIST\4\0\0\0INFO", b"id3 \3\0\0\0abc\0", b"odd \3\0\0\0abcnext\0\0\0\0"):
         longer = bytearray(data + more)
         struct.pack_into("<I", longer, 4, len(longer) - 8)
-        assert torch.equal(heard(bytes(longer)), heard(data))
-    assert torch.equal(heard(data + b"bytes behind the end of RIFF"), heard(data))
+        assert torch.equal(decoded(bytes(longer)), decoded(data))
+    assert torch.equal(decoded(data + b"bytes behind the end of RIFF"), decoded(data))
     filled = bytearray(data + bytes(848))
     struct.pack_into("<I", filled, 4, len(filled) - 8)
-    assert torch.equal(heard(bytes(filled)), heard(data))
+    assert torch.equal(decoded(bytes(filled)), decoded(data))
 
 
 def unknown(data: bytes) -> bytes:
@@ -204,13 +204,13 @@ def unknown(data: bytes) -> bytes:
 @pytest.mark.parametrize("frames", [1, 300, 20_000])
 def test_a_flac_without_a_length_is_read_to_its_end(frames: int) -> None:
     data = sound("flac", frames)
-    assert torch.equal(heard(unknown(data)), heard(data))
+    assert torch.equal(decoded(unknown(data)), decoded(data))
     tagged = unknown(data) + b"TAG" + bytes(125)
-    assert torch.equal(heard(tagged), heard(data))
+    assert torch.equal(decoded(tagged), decoded(data))
     step = max(1, len(data) // 61)
     for end in [*range(42, len(data), step), len(data) - 1]:
         with pytest.raises(DecodeError):
-            heard(unknown(data)[:end])
+            decoded(unknown(data)[:end])
 
 
 def mp3(**options: str) -> bytes:
@@ -231,7 +231,7 @@ def mp3(**options: str) -> bytes:
 
 def test_an_mp3_without_the_number_of_its_frames_must_end_with_a_whole_one() -> None:
     data = mp3(write_xing="0", id3v2_version="0")
-    whole = heard(data)
+    whole = decoded(data)
     assert torch.equal(whole[0], torch.from_numpy(soundfile.read(io.BytesIO(data), dtype="float32")[0]))
     shown = [end for end in range(len(data) - 1200, len(data)) if check_frames(data[:end], whole)]
     assert len(shown) <= 1200 // 200  # between two frames a cut cannot be seen
@@ -240,7 +240,7 @@ def test_an_mp3_without_the_number_of_its_frames_must_end_with_a_whole_one() -> 
 def check_frames(data: bytes, whole: torch.Tensor) -> bool:
     """Return whether a cut MP3 is taken for a shorter one: whole frames are missing then."""
     try:
-        found = heard(data)
+        found = decoded(data)
     except DecodeError:
         return False
     assert (whole.shape[1] - found.shape[1]) % 1152 == 0
@@ -252,7 +252,7 @@ def test_a_variable_mp3_without_the_number_of_its_frames_is_read_to_its_end() ->
     frame = 0x48 if data[:4] == b"" else data.index(b"\xff", 4)
     while data[frame : frame + 2] != data[:2] or measured(data[frame:]).least < 15_000:
         frame = data.index(b"\xff", frame + 1)
-    found = heard(data[frame:])
+    found = decoded(data[frame:])
     assert found.shape[1] >= 20_000
     assert soundfile.info(io.BytesIO(data[frame:])).frames < 20_000  # what its first frame makes of the size
 
@@ -270,17 +270,17 @@ def test_a_variable_mp3_without_the_number_of_its_frames_is_read_to_its_end() ->
 def test_tags_around_an_mp3_are_no_part_of_it(tail: bytes) -> None:
     data = sound("mp3", 20_000)
     tagged = b"ID3\4\0\0\0\0\2\0" + bytes(256) + data
-    assert torch.equal(heard(tagged + tail), heard(data))
+    assert torch.equal(decoded(tagged + tail), decoded(data))
     with pytest.raises(DecodeError):
-        heard(tagged[: len(tagged) // 2] + tail)
+        decoded(tagged[: len(tagged) // 2] + tail)
     with pytest.raises(DecodeError, match="ID3 tag"):
-        heard(tagged[:200])
+        decoded(tagged[:200])
 
 
 def test_bytes_between_the_frames_of_an_mp3_are_an_error() -> None:
     data = mp3(write_xing="0", id3v2_version="0")
     with pytest.raises(DecodeError, match="no frame at byte"):
-        heard(data[:500] + data[600:])
+        decoded(data[:500] + data[600:])
 
 
 def test_an_ogg_page_that_is_missing_is_an_error() -> None:
@@ -288,16 +288,16 @@ def test_an_ogg_page_that_is_missing_is_an_error() -> None:
     pages = [at for at in range(len(data)) if data.startswith(b"OggS\0", at)]
     assert len(pages) > 4
     with pytest.raises(DecodeError, match="a page before the one"):
-        heard(data[: pages[3]] + data[pages[4] :])
+        decoded(data[: pages[3]] + data[pages[4] :])
     with pytest.raises(DecodeError, match="end flag"):
-        heard(data[: pages[-1]])
-    assert heard(data + data).shape[1] >= heard(data).shape[1]
+        decoded(data[: pages[-1]])
+    assert decoded(data + data).shape[1] >= decoded(data).shape[1]
 
 
 @pytest.mark.parametrize("data", [b"", b"RIFF", b"no sound at all", bytes(100), b"\xff\xfb\x90\x00" * 3])
 def test_messages_of_libsndfile_have_no_address_in_memory(data: bytes) -> None:
     with pytest.raises(DecodeError) as caught:
-        heard(data)
+        decoded(data)
     assert "0x" not in str(caught.value)
     assert "regular file" not in str(caught.value)
 

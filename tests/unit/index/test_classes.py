@@ -237,3 +237,26 @@ def test_a_union_needs_names_and_labels_that_have_one(tmp_path: Path) -> None:
     with pytest.raises(DecodeError, match="The label b'1' of 'cls' has no name"):
         list(SampleDataset(index))
     assert three.classes == ("dog",)
+
+
+def test_a_union_maps_the_labels_of_joined_indexes_too(tmp_path: Path) -> None:
+    one, two = named(tmp_path / "a", ["cat", "dog"]), named(tmp_path / "b", ["dog", "owl", "cat"])
+    fields: dict[str, bytes] = {}
+    for key in one.keys:
+        fields |= {f"{key}.cls": b"1", f"{key}.txt": b"owl"}
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "0.tar").write_bytes(shard_bytes(fields))
+    (tmp_path / "c" / "classes.json").write_text('["cat", "owl"]')
+    three = SampleIndex.build(str(tmp_path / "c" / "0.tar"))
+    union = ("dog", "owl", "cat")
+    other = SampleIndex.concat([two, three], classes="union")
+    joined = one.join(other, missing="drop", prefix="other.")
+    assert joined.classes == {"cls": ("cat", "dog"), "other.cls": union}
+    mixed = Mixture({joined: 1, two: 1}, stop="all", classes="union")
+    assert mixed.classes == {"cls": ("cat", "dog", "owl"), "other.cls": union}
+    for samples in (SampleDataset(joined), SampleDataset(joined.select([0, 3])), AISSampleReader(mixed)):
+        for sample in samples:
+            names = joined.classes["cls"] if isinstance(samples, SampleDataset) else mixed.classes["cls"]
+            assert names[int(sample["cls"])] == sample["txt"].decode()
+            if "other.cls" in sample:
+                assert (union[int(sample["other.cls"])], sample["other.txt"]) == ("owl", b"owl")
