@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torchdata_ais.codecs.containers import Measure, cut, exactly, wrong
 
 
-def behind_id3(data: bytes, at: int = 0) -> int:
+def after_id3(data: bytes, at: int = 0) -> int:
     """Return where the ID3v2 tags that begin at byte `at` end."""
     while data[at : at + 3] == b"ID3" and len(data) >= at + 10:
         size = functools.reduce(lambda value, byte: value << 7 | byte & 0x7F, data[at + 6 : at + 10], 0)
@@ -67,7 +67,7 @@ def _no_frames(data: bytes, total: int, end: int) -> Measure:
 def _flac_frame_end(head: bytes, fixed: int) -> int | None:
     """Return the number of the first sample after a frame, by its header.
 
-    None: it is no header.
+    None: this is not a header.
 
     Args:
         head: Its first 16 bytes.
@@ -140,7 +140,7 @@ class _Frame(NamedTuple):
 
 
 def _mpeg_frame(data: bytes, at: int) -> _Frame | None:
-    """Return the frame at byte `at`; None if there is no header of one."""
+    """Return the frame at byte `at`; None without a header of one."""
     head = int.from_bytes(data[at : at + 4], "big")
     version, layer, bits, rate = head >> 19 & 3, head >> 17 & 3, head >> 12 & 15, head >> 10 & 3
     if head >> 21 != 0x7FF or len(data) < at + 4 or version == 1 or not layer or bits == 15 or rate == 3:
@@ -186,8 +186,8 @@ def measure_mpeg(data: bytes, begin: int) -> Measure:
             at = end = at + found.size
             count += 1
             is_constant = is_constant and abs(found.size - frame.size) <= _PADDING
-        elif (behind := _behind_tag(data, at)) > at:
-            at = behind
+        elif (after := _after_tag(data, at)) > at:
+            at = after
         elif data[at] == 0xFF and len(data) - at < 4:
             raise cut("last frame", at, len(data) - at, frame.size)
         elif _first_frame(data, at, frame.kind) is not None:
@@ -210,12 +210,12 @@ def _first_frame(data: bytes, at: int, kind: tuple[int, int, int] | None = None)
     return None
 
 
-def _behind_tag(data: bytes, at: int) -> int:
+def _after_tag(data: bytes, at: int) -> int:
     """Return where a tag, or padding, that begins at byte `at` ends."""
     if data.startswith(b"TAG", at):
         return min(at + 128, len(data))
     if data.startswith(b"ID3", at):
-        return behind_id3(data, at)
+        return after_id3(data, at)
     if data.startswith(b"APETAGEX", at):
         return min(at + 32 + int.from_bytes(data[at + 12 : at + 16], "little"), len(data))
     if data.startswith(b"LYRICSBEGIN", at):
@@ -235,30 +235,30 @@ def _counted(data: bytes, first: int, frame: _Frame, count: int, end: int, is_co
     Its header is in the first frame, which has no sound then.
     """
     tag, vbri = first + frame.tag, first + 36
-    said = said_bytes = None
+    stated = stated_bytes = None
     trimmed = 0
     if data[tag : tag + 4] in (b"Xing", b"Info"):
         flags, at = data[tag + 7], tag + 8
         if flags & 1:
-            said = int.from_bytes(data[at : at + 4], "big")
+            stated = int.from_bytes(data[at : at + 4], "big")
         if flags & 2:
             at += 4 if flags & 1 else 0
-            said_bytes = int.from_bytes(data[at : at + 4], "big")
+            stated_bytes = int.from_bytes(data[at : at + 4], "big")
         delays = int.from_bytes(data[tag + 141 : tag + 144], "big")
         trimmed = (delays >> 12) + (delays & 0xFFF)
     elif data[vbri : vbri + 4] == b"VBRI":
-        said_bytes, said = (int.from_bytes(data[at : at + 4], "big") for at in (vbri + 10, vbri + 14))
+        stated_bytes, stated = (int.from_bytes(data[at : at + 4], "big") for at in (vbri + 10, vbri + 14))
         trimmed = _DELAY
-    if said is None:
+    if stated is None:
         if not is_constant:
             data = data[:first] + _info_frame(data, first, frame, count) + data[first:]
         return Measure(data, max((count - 1) * frame.samples, 0))
-    if said not in (count - 1, count):
+    if stated not in (count - 1, count):
         raise wrong(
-            f"the header of the encoder says {said} frames, and there are {count - 1} before byte {end}"
+            f"the header of the encoder says {stated} frames, and there are {count - 1} before byte {end}"
         )
-    if said == count and said_bytes and said_bytes > end - first:
-        raise cut("sound", first, end - first, said_bytes)
+    if stated == count and stated_bytes and stated_bytes > end - first:
+        raise cut("sound", first, end - first, stated_bytes)
     return Measure(data, max((count - 2) * frame.samples - trimmed, 0))
 
 

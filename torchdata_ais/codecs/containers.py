@@ -31,9 +31,9 @@ def exactly(data: bytes, frames: int | None) -> Measure:
     return Measure(data) if frames is None else Measure(data, frames, frames)
 
 
-def cut(what: str, at: int, there: int, said: int) -> DecodeError:
+def cut(what: str, at: int, there: int, stated: int) -> DecodeError:
     """Return the error of a file that ends inside a part of it."""
-    return DecodeError.at(f"the file is cut: its {what} at byte {at} has {max(there, 0)} of {said} bytes")
+    return DecodeError.at(f"the file is cut: its {what} at byte {at} has {max(there, 0)} of {stated} bytes")
 
 
 def wrong(what: str) -> DecodeError:
@@ -71,9 +71,9 @@ class _Layout(NamedTuple):
             yield chunk
             if size < 0 or chunk.end > len(data):
                 return
-            at = self.behind(data, chunk)
+            at = self.after(data, chunk)
 
-    def behind(self, data: bytes, chunk: _Chunk) -> int:
+    def after(self, data: bytes, chunk: _Chunk) -> int:
         """Return where the next chunk begins.
 
         Some writers leave the padding out.
@@ -86,7 +86,7 @@ class _Layout(NamedTuple):
         for chunk in self.chunks(data, at):
             if chunk.size < 0 or chunk.end > len(data) or not _is_name(chunk.name[:4]):
                 return False
-            at = self.behind(data, chunk)
+            at = self.after(data, chunk)
         return len(data) - at <= self.align
 
     def content(self, data: bytes, at: int, wanted: bytes) -> tuple[_Chunk, dict[bytes, _Chunk]]:
@@ -107,7 +107,7 @@ class _Layout(NamedTuple):
 
     def check_rest(self, data: bytes, chunk: _Chunk) -> None:
         """Raise `DecodeError` unless chunks, or some zeros, follow the samples."""
-        begin = self.behind(data, chunk)
+        begin = self.after(data, chunk)
         is_filling = len(data) - begin <= _FILLING and not data[begin:].strip(b"\0")
         if not is_filling and not self.ends_well(data, begin):
             raise wrong(
@@ -115,7 +115,7 @@ class _Layout(NamedTuple):
             )
 
 
-_FILLING = 4096  # zeros that some writers put behind the samples
+_FILLING = 4096  # zeros that some writers put after the samples
 
 _RIFF = _Layout(4, 4, "little", 2)
 _IFF = _Layout(4, 4, "big", 2)
@@ -185,7 +185,7 @@ def _check_last_frame(end: int, rest: int, block: int, *, has_padding: bool = Fa
 
     Args:
         end: Where it ends.
-        rest: Bytes behind its last whole frame.
+        rest: Bytes after its last whole frame.
         block: Bytes of a frame.
         has_padding: Whether the format is filled up to an even number of bytes.
     """

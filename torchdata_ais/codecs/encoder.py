@@ -331,7 +331,7 @@ def _check_json(text: str, options: FieldEncoder) -> None:
 
 def _no_json() -> ValueError:
     return ValueError(
-        "NaN and Infinity are no JSON, and strict readers refuse them; write None, or pass allow_nan=True"
+        "NaN and Infinity are not JSON, and strict readers refuse them; write None, or pass allow_nan=True"
     )
 
 

@@ -58,7 +58,7 @@ def torch_audio(name: str, data: bytes) -> tuple[torch.Tensor, int] | None:
     except soundfile.LibsndfileError as error:  # its text has an address in memory
         why = str(error.error_string).rstrip(".")
         if "does not exist" in why:
-            why = f"it is no sound ({kind_of(data) if data else 'there is nothing'})"
+            why = f"this is not a sound ({kind_of(data) if data else 'there is nothing'})"
         raise DecodeError.at(f"libsndfile cannot read the {len(data)} bytes: {why}") from error
     if not least <= len(frames) <= (len(frames) if most is None else most):
         raise DecodeError.at(
@@ -109,7 +109,7 @@ def measured(data: bytes) -> Measure:
     if data.startswith(b"OggS"):
         containers.check_ogg(data)
         return Measure(data)
-    begin = audio_frames.behind_id3(data)
+    begin = audio_frames.after_id3(data)
     if data.startswith(b"fLaC", begin):
         return audio_frames.measure_flac(data, begin)
     if begin or data[:1] in (b"\xff", b"\0"):

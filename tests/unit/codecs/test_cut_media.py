@@ -213,6 +213,17 @@ def test_a_flac_without_a_length_is_read_to_its_end(frames: int) -> None:
             decoded(unknown(data)[:end])
 
 
+def mux_sound(container: Any, stream: Any, values: np.ndarray) -> None:
+    """Encode 16-bit mono samples into a stream of a container."""
+    av = pytest.importorskip("av")
+    frame = av.AudioFrame.from_ndarray(values, format="s16", layout="mono")
+    frame.sample_rate = stream.rate
+    resampler = av.AudioResampler(format=stream.codec_context.format, layout="mono", rate=stream.rate)
+    for part in resampler.resample(frame):
+        container.mux(stream.encode(part))
+    container.mux(stream.encode(None))
+
+
 def mp3(**options: str) -> bytes:
     av = pytest.importorskip("av")
     file = io.BytesIO()
@@ -220,12 +231,7 @@ def mp3(**options: str) -> bytes:
         stream = container.add_stream("libmp3lame", rate=44100)
         stream.layout = "mono"
         values = (np.random.RandomState(0).randn(1, 20_000) * 3000).astype(np.int16)
-        frame = av.AudioFrame.from_ndarray(values, format="s16", layout="mono")
-        frame.sample_rate = 44100
-        resampler = av.AudioResampler(format=stream.codec_context.format, layout="mono", rate=44100)
-        for part in resampler.resample(frame):
-            container.mux(stream.encode(part))
-        container.mux(stream.encode(None))
+        mux_sound(container, stream, values)
     return file.getvalue()
 
 
@@ -331,12 +337,7 @@ def clip(form: str, codec: str, sound_codec: str = "", frames: int = 8, **option
             container.mux(video.encode(frame))
         if audio is not None:
             values = (rng.randn(1, 4000 * frames) * 3000).astype(np.int16)
-            part = av.AudioFrame.from_ndarray(values, format="s16", layout="mono")
-            part.sample_rate = 48000
-            resampler = av.AudioResampler(format=audio.codec_context.format, layout="mono", rate=48000)
-            for piece in resampler.resample(part):
-                container.mux(audio.encode(piece))
-            container.mux(audio.encode(None))
+            mux_sound(container, audio, values)
         container.mux(video.encode(None))
     return file.getvalue()
 
