@@ -243,10 +243,10 @@ def test_a_union_maps_the_labels_of_joined_indexes_too(tmp_path: Path) -> None:
     one, two = named(tmp_path / "a", ["cat", "dog"]), named(tmp_path / "b", ["dog", "owl", "cat"])
     fields: dict[str, bytes] = {}
     for key in one.keys:
-        fields |= {f"{key}.cls": b"1", f"{key}.txt": b"owl"}
+        fields |= {f"{key}.cls": b"0", f"{key}.txt": b"owl"}
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "0.tar").write_bytes(shard_bytes(fields))
-    (tmp_path / "c" / "classes.json").write_text('["cat", "owl"]')
+    (tmp_path / "c" / "classes.json").write_text('["owl", "cat"]')
     three = SampleIndex.build(str(tmp_path / "c" / "0.tar"))
     union = ("dog", "owl", "cat")
     other = SampleIndex.concat([two, three], classes="union")
