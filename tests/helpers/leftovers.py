@@ -230,5 +230,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def descriptors(folder: Path) -> int:
     """Return how many files below a folder this process has open."""
-    links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    return sum(str(path.readlink()).startswith(str(folder)) for path in links)
+    links = []
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another thread may close it meanwhile
+            links.append(str(path.readlink()))
+    return sum(link.startswith(str(folder)) for link in links)

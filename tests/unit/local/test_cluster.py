@@ -226,7 +226,10 @@ def test_the_process_loads_neither_torch_nor_the_package() -> None:
 
 def test_it_listens_on_loopback_only() -> None:
     with LocalCluster(targets=2) as cluster:
-        inodes = {str(fd.readlink()) for fd in Path(f"/proc/{cluster.pid}/fd").iterdir()}
+        inodes = set()
+        for fd in Path(f"/proc/{cluster.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # it was closed meanwhile
+                inodes.add(str(fd.readlink()))
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         listening = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
         assert len(listening) == 3
