@@ -20,6 +20,8 @@ _KINDS = {
     b"\xfd7zXZ\x00": "an xz file",
     b"\x04\x22\x4d\x18": "an LZ4 file",
     b"\x02\x21\x4c\x18": "an LZ4 file",
+    b"\x89LZO": "an lzop file",
+    b"\x1f\x9d": "a compress (.Z) file",
     b"PK\x03\x04": "a zip archive",
     b"PK\x05\x06": "a zip archive",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive",

@@ -212,7 +212,7 @@ class TarReader:
             return
         if self._extended_at < 0:
             self._extended_at = offset
-        self._next = said | self._next  # where two headers of one member disagree, the first is right
+        self._next |= said  # the last of two headers is right, as for GNU tar, libarchive and Go
 
     def _override(self, offset: int, name: str, size: int) -> tuple[int, str, int, str]:
         """Return offset, name, size and link target of a member.
