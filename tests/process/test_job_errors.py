@@ -14,7 +14,7 @@ from forked_ranks import run_forked
 
 from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais._util.world import World
-from torchdata_ais.errors import AISError
+from torchdata_ais.errors import AISError, LoaderError
 from torchdata_ais.loaders.rank_setup import JobErrors
 from torchdata_ais.ranks.group import Ranks
 from torchdata_ais.ranks.job_counts import Counted, JobCounts
@@ -326,3 +326,39 @@ def test_ranks_ask_at_moments_of_their_own() -> None:
     assert 8 <= min(pauses) < max(pauses) <= 12
     assert len(set(pauses)) > 300
     assert all(pause == interval_of(rank, 10_000) for rank, pause in enumerate(pauses))
+
+
+def is_chosen(sample: Any, rank: int, folder: Path, none: set[tuple[int, int]]) -> bool:
+    """Return False for all samples of the pairs of epoch and rank in `none`."""
+    return (len(list(folder.glob(f"epoch-*-{rank}"))), rank) not in none
+
+
+def epochs_of_a_rank(rank: int, job: dict[str, Any]) -> list[Any]:
+    """Return how many batches each of three epochs has, or its error."""
+    found: list[Any] = []
+    folder = Path(job["folder"])
+    choose = partial(is_chosen, rank=rank, folder=folder, none=job["none"])
+    pipe = AISSourceLister(job["shards"]).load_tar().group_samples().select(choose).to_tuple("cls").batched(5)
+    with ais_loader(pipe, num_workers=job["workers"]) as loader:
+        for epoch in range(3):
+            try:
+                found.append(len(list(loader)))
+            except LoaderError as error:
+                found.append(str(error))
+            (folder / f"epoch-{epoch}-{rank}").touch()
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:.*may take different numbers of steps")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_is_empty_if_no_rank_has_a_batch(workers: int, tmp_path: Path) -> None:
+    shards, none = shards_of(tmp_path, 1000), {(0, 1), (2, 0), (2, 1)}
+    job = {"shards": shards, "none": none, "workers": workers}
+    answers = run_forked(epochs_of_a_rank, 2, tmp_path / "job", **job)
+    for rank, answer in enumerate(answers):
+        first, second, error = answer["value"]
+        assert (first, second) == (0 if rank else 60, 60)
+        expected = "Epoch 2 has no batch on any of 2 ranks: select(is_chosen) was true for none of 600 items"
+        assert error.startswith(expected)
+    said = "rank 1 of 2 has no batch in epoch 0: select(is_chosen) was true for none of 300 items"
+    assert [[line for line in answer["log"] if "no batch" in line] for answer in answers] == [[], [said]]

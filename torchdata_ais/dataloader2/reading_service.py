@@ -292,8 +292,10 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
     def stats_reports(self) -> list[Report]:
         """Return the last report of each worker; see `torchdata_ais.stats`."""
         if self._pool is not None:
-            return [report for _, report in sorted(self._pool.telling.reports.items())]
-        return [] if self._end_datapipe is None else [report_of(self._end_datapipe)]
+            found = [report for _, report in sorted(self._pool.telling.reports.items())]
+        else:
+            found = [] if self._end_datapipe is None else [report_of(self._end_datapipe)]
+        return [report.of_rank(*self._world.members) for report in found]
 
     def initialize(self, datapipe: Any) -> Any:
         """Cut the graph, start the processes, and return the main process's pipe."""

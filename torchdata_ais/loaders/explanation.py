@@ -12,6 +12,7 @@ from torchdata_ais._util.arguments import checked
 from torchdata_ais._util.device import DeviceName, device_memory
 from torchdata_ais._util.formatting import bytes_text, count_text, span_text, with_lines
 from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.observe.collect import counts_of, report_of
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
 from torchdata_ais.pipes.base.torch_stages import stage_of
@@ -213,6 +214,7 @@ class Explanation:
             read of any shard, and one is idle only if there are fewer steps.
         start_spread_s: Over how many seconds the ranks start by default.
         device: How many batches the device and the host hold, in a sentence; "" for the CPU.
+        counts: Items that each stage took and returned so far in this process, by its text; empty before.
     """
 
     shards: int
@@ -231,6 +233,7 @@ class Explanation:
     plan: PlannedRun | None = None
     start_spread_s: float = 0.0
     device: str = ""
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return "\n".join([self.picture, "", *self._lines()])
@@ -244,7 +247,7 @@ class Explanation:
         if self.plan is not None:
             told = f"digest: {self.digest}, the same on all ranks that read these indexes alike"
             lines = self.plan.lines(self.world, self.instances // self.world)
-            return [*lines, memory, *device, *self._start(), told]
+            return [*lines, memory, *device, *self._start(), told, *self._counted()]
         size = "of unknown size" if self.bytes is None else f"of {self.bytes / 1e6:.1f} MB together"
         shards, workers = count_text(self.shards, "shard"), count_text(self.instances, "worker")
         lines = [
@@ -267,7 +270,13 @@ class Explanation:
                 f"idle: {self.idle_workers} of {self.instances} workers get no shard; use fewer workers or more, "
                 "smaller shards"
             )
-        return lines
+        return [*lines, *self._counted()]
+
+    def _counted(self) -> list[str]:
+        if not self.counts:
+            return []
+        each = [f"{text} took {taken}, returned {given}" for text, (taken, given) in self.counts.items()]
+        return [f"counts so far in this process: {'; '.join(each)}"]
 
     def _start(self) -> list[str]:
         spread = self.start_spread_s
@@ -357,7 +366,12 @@ def explain(
         digest=listing.digest,
         start_spread_s=spread_of(world, workers),
         device=on_device,
+        counts=_counts_of(pipe),
     )
+
+
+def _counts_of(pipe: IterDataPipe[object]) -> dict[str, tuple[int, int]]:
+    return {text: counts for text, counts in counts_of([report_of(pipe)]).items() if any(counts)}
 
 
 def _planned(
@@ -386,6 +400,7 @@ def _planned(
         plan=run,
         start_spread_s=spread_of(world, workers),
         device=on_device,
+        counts=_counts_of(pipe),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -29,7 +30,7 @@ from torchdata_ais.loaders.planned import ALLOWED, PlannedRunner
 from torchdata_ais.loaders.rank_setup import RankSetup
 from torchdata_ais.loaders.sample_dataset import SampleDataset
 from torchdata_ais.loaders.to_device import normalized
-from torchdata_ais.observe.collect import Report, counts_of, first_empty
+from torchdata_ais.observe.collect import Counts, Report, added, counts_of, first_empty, since
 from torchdata_ais.observe.diagnosis.rank_table import Readiness
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.observe.stats import Stats, stats, with_stats
@@ -195,7 +196,8 @@ class AISLoader:
             tensors in tuples, named tuples, lists, mappings and packed sequences are copied, the rest is handed on.
             ``"cpu"`` is the same without all that.
         allow_empty: Whether an epoch without a batch is fine. By default it is a `LoaderError`, except at the end of an
-            epoch that a checkpoint was taken in; with several ranks a rank without a batch logs it.
+            epoch that a checkpoint was taken in. With several ranks it is an error if none of them has a batch; one
+            rank without a batch logs it.
         normalize: ``Normalize()``: uint8 images (N, C, H, W) of a batch are floats when the loop gets them, made on the
             device.
 
@@ -297,6 +299,7 @@ class AISLoader:
         self._next_epoch = 0
         self._step = 0
         self._run = self._newest = 0
+        self._begun_epochs = 0  # equal on all ranks
         self._looked = False
         self._itself = object()  # what the pipe knows of it
 
@@ -421,6 +424,7 @@ class AISLoader:
         job, errors, telling = meeting.counts, meeting.errors, ExitStack()
         begun = came = False
         resumed = runner.under_way
+        self._begun_epochs += 1
         before = self._counts()
         try:
             self.epoch, self._step = runner.begin(self._next_epoch)
@@ -431,7 +435,8 @@ class AISLoader:
             if self._observing is not None:
                 self._observing.begin(meeting.world, self.epoch)
             for item, worker, state in runner.epoch(self._step):
-                came = True
+                if not came:
+                    came = self._tell_of_batch()
                 if run != self._run:
                     self._refuse_older(run)
                     return  # the loader was closed, or moved to another position
@@ -456,8 +461,8 @@ class AISLoader:
                     item = pin_memory_fn(item)  # noqa: PLW2901 - a name less that holds it
                 yield item if self._normalize is None else normalized(item, self._normalize)
             self._check_end()
-            if not (came or resumed or self._allow_empty):
-                self._refuse_empty(before)
+            if not came:
+                self._check_empty(since(before, self._counts()), refuse=not (resumed or self._allow_empty))
         except (KeyboardInterrupt, SystemExit):
             if not came:
                 runner.stop()  # the processes may not all have been started: the next epoch starts new ones
@@ -492,27 +497,52 @@ class AISLoader:
         for sentence in likely_mistakes(item, self._pipe):
             _log.warning("%s", sentence)
 
-    def _counts(self) -> dict[str, tuple[int, int]]:
+    def _counts(self) -> Counts:
         """Return what the stages took and returned so far, where they run."""
         return counts_of([one for one in self._runner.reports() if one.in_workers == (self._num_workers > 0)])
 
-    def _refuse_empty(self, before: dict[str, tuple[int, int]]) -> None:
-        """Raise `LoaderError` for an epoch without a batch.
+    def _check_empty(self, counts: Counts, *, refuse: bool) -> None:
+        """Raise `LoaderError` for an epoch without a batch on any rank.
 
-        With several ranks it is logged: others may have batches.
+        Where only this rank has none, or the ranks have no common store, that is logged.
+
+        Args:
+            counts: Of this rank's stages in the epoch.
+            refuse: Whether to raise or log. Other ranks hear of it in any case.
         """
-        why = first_empty(before, self._counts()) or "no stage was given an item"
-        world = self._meeting.world
-        if world.size > 1:
+        ranks, world = self._meeting.ranks, self._meeting.world
+        where = ""
+        if ranks is not None:
+            ranks.tell(f"{self._has_batch()}/{ranks.rank}", json.dumps(counts))
+        if not refuse:
+            return
+        if ranks is not None:
+            names = {rank: f"{self._has_batch()}/{rank}" for rank in range(ranks.world_size)}
+            heard = ranks.hear(names, unless=self._has_batch())
+            if heard:
+                counts = added([json.loads(one) for one in heard.values()])
+                where = f" on any of {ranks.world_size} ranks"
+        why = first_empty(counts) or "no stage was given an item"
+        if world.members[1] > 1 and not where:
             _log.warning(
                 "rank %d of %d has no batch in epoch %d: %s", world.rank, world.size, self.epoch, why
             )
             return
         todo = "return the sample from the function" if "None" in why else "check what the stages leave out"
         raise LoaderError.at(
-            f"epoch {self.epoch} has no batch: {why}",
+            f"epoch {self.epoch} has no batch{where}: {why}",
             todo=Remedy(todo, "pass allow_empty=True if that may be"),
         )
+
+    def _tell_of_batch(self) -> bool:
+        """Let ranks without a batch know that this epoch has one; return True."""
+        if self._meeting.ranks is not None:
+            self._meeting.ranks.tell(self._has_batch(), "1")
+        return True
+
+    def _has_batch(self) -> str:
+        """Return the key by which ranks tell that they have a batch in this epoch."""
+        return f"batch/{self._begun_epochs}"
 
     def _check_end(self) -> None:
         """Exchange the last counts of the epoch, and check the job's limits."""
@@ -635,7 +665,7 @@ class AISLoader:
 
     def stats_reports(self) -> list[Report]:
         """Return the last counts of each worker process, which `stats` adds up."""
-        return self._runner.reports()
+        return [report.of_rank(*self._meeting.world.members) for report in self._runner.reports()]
 
     def close(self) -> None:
         """End the workers; the loader cannot be iterated any more. Idempotent."""

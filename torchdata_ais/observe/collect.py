@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -40,6 +40,14 @@ class StageCounts(msgspec.Struct):
     wall_s: float
     stats: StageStats
 
+    def taken(self, stages: Sequence[StageCounts]) -> int:
+        """Return how many items it took, of `stages` to which it belongs."""
+        return max(self.stats.items, *(stages[source].out for source in self.sources), 0)
+
+
+Counts = dict[str, tuple[int, int]]
+"""Items that each stage took and returned, by its name and arguments, the first stage first."""
+
 
 class Report(msgspec.Struct):
     """Counts of the stages of a pipe, the first stage first.
@@ -52,6 +60,8 @@ class Report(msgspec.Struct):
         in_workers: Whether these were worker processes.
         idle: How many had nothing to read; None where that is to be seen from the stages.
         recorded: The records of batches, where requested.
+        ranks: Of which ranks; empty where there are no others.
+        world: How many ranks there are.
     """
 
     stages: list[StageCounts]
@@ -61,6 +71,13 @@ class Report(msgspec.Struct):
     in_workers: bool = False
     idle: int | None = None
     recorded: Recorded | None = None
+    ranks: list[int] = []
+    world: int = 1
+
+    def of_rank(self, rank: int, world: int) -> Report:
+        """Return this report as that of a rank."""
+        self.ranks, self.world = [rank] if world > 1 else [], world
+        return self
 
     def after(self, before: Report | None) -> Report:
         """Return this report, with the unread records of the one `before`."""
@@ -119,35 +136,45 @@ def _counts(pipe: IterDataPipe[Any], sources: list[int]) -> StageCounts:
     )
 
 
-def counts_of(reports: Sequence[Report]) -> dict[str, tuple[int, int]]:
-    """Return the items that each stage took and returned, over all processes.
+def counts_of(reports: Iterable[Report]) -> Counts:
+    """Return the counts of the stages over all processes.
 
-    By its name and arguments, the first stage first.
+    Stages without a measured count of what they returned are left out.
     """
-    found: dict[str, tuple[int, int]] = {}
-    for report in reports:
-        for stage in report.stages:
-            if not stage.metered:  # what it returned is not known
-                continue
-            taken = max(stage.stats.items, *(report.stages[source].out for source in stage.sources), 0)
-            before = found.get(stage.text, (0, 0))
-            found[stage.text] = before[0] + taken, before[1] + stage.out
+    return added(
+        {stage.text: (stage.taken(report.stages), stage.out) for stage in report.stages if stage.metered}
+        for report in reports
+    )
+
+
+def added(counts: Iterable[Counts]) -> Counts:
+    """Return the sum of the counts of several processes, or ranks.
+
+    Example:
+        >>> added([{"select(f)": (3, 2)}, {"select(f)": (4, 0)}])
+        {'select(f)': (7, 2)}
+    """
+    found: Counts = {}
+    for one in counts:
+        for text, (taken, given) in one.items():
+            before = found.get(text, (0, 0))
+            found[text] = before[0] + taken, before[1] + given
     return found
 
 
-def first_empty(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> str:
+def since(before: Counts, after: Counts) -> Counts:
+    """Return what was counted between two moments."""
+    return added([after, {text: (-taken, -given) for text, (taken, given) in before.items()}])
+
+
+def first_empty(counts: Counts) -> str:
     """Return the sentence for the first stage that returned none of its items.
 
-    Args:
-        before: Its counts at the beginning of an epoch.
-        after: At its end.
-
     Example:
-        >>> first_empty({}, {"load_tar": (3, 9), "map_sample(f)": (9, 0)})
+        >>> first_empty({"load_tar": (3, 9), "map_sample(f)": (9, 0)})
         'map_sample(f) returned None for all of 9 samples'
     """
-    for text, later in after.items():
-        taken, given = (now - then for now, then in zip(later, before.get(text, (0, 0)), strict=True))
+    for text, (taken, given) in counts.items():
         if taken > 0 and given <= 0:
             return none_returned(text, taken)
     return ""

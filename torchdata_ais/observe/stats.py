@@ -43,6 +43,8 @@ def merged(reports: Iterable[Report | dict[str, Any]]) -> Report:
         sum(part.sending_s for part in parts),
         any(part.in_workers for part in parts),
         sum(_idle(part) for part in parts),
+        ranks=sorted({rank for part in parts for rank in part.ranks}),
+        world=max(part.world for part in parts),
     )
 
 
@@ -87,6 +89,7 @@ class StageReport:
         unmetered_above: The names of torch's stages whose time counts as this stage's, but for the shuffle and the
             sharding filter, which take none.
         items: Items given out.
+        taken: Items taken from the stages it reads from, as far as those are counted.
         bytes: Bytes read (stages that read).
         seconds: Time the stage took for its items, upstream stages included.
         own_s: The part of it that the stage itself worked.
@@ -111,6 +114,7 @@ class StageReport:
     metered: bool
     unmetered_above: list[str] = field(default_factory=list)
     items: int = 0
+    taken: int = 0
     bytes: int = 0
     seconds: float = 0.0
     own_s: float = 0.0
@@ -144,6 +148,8 @@ class Stats:
         sending_s: Seconds the workers spent handing items over to the main process, all together.
         in_workers: Whether the pipe ran in worker processes.
         idle: How many of these had nothing to read.
+        ranks: The ranks that are counted here; empty where there is one only.
+        world: How many ranks there are.
     """
 
     def __init__(self, report: Report | dict[str, Any]) -> None:
@@ -153,6 +159,8 @@ class Stats:
         self.sending_s = report.sending_s
         self.in_workers = report.in_workers
         self.idle = report.idle or 0
+        self.ranks = report.ranks
+        self.world = report.world
         self.stages = [_stage(counts, report) for counts in report.stages]
 
     @property
@@ -200,17 +208,25 @@ class Stats:
         return prometheus(self.stages, labels)
 
     def __str__(self) -> str:
-        return table(self.stages, self.processes, self.wall_s, self.advice)
+        return table(self.stages, self.processes, self.wall_s, self._sentence())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return table_html(self.stages, self.processes, self.wall_s, self.advice)
+        return table_html(self.stages, self.processes, self.wall_s, self._sentence())
+
+    def _sentence(self) -> str:
+        """Return the advice, and what ranks it is about."""
+        if len(self.ranks) == self.world or not self.ranks:
+            return self.advice
+        which = f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))} of {self.world}"
+        return f"{self.advice}. These are the counts of {which}: merge_reports() adds up those of all ranks"
 
 
 def stats(loader: Any) -> Stats:
     """Return the counts of the stages of `loader`, summed over its workers.
 
+    They are those of this rank.
     Counting costs less than a hundredth of the time and is always on. Workers report with their items, at most once a
     second, and at the end of an epoch.
 
@@ -317,6 +333,7 @@ def _stage(counts: StageCounts, report: Report) -> StageReport:
         counts.sources,
         counts.metered,
         items=counts.out,
+        taken=counts.taken(report.stages),
         **{name: getattr(known, name) for name in _COUNTED},
     )
     if known.opened:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _HEAD = (
-    "stage", "items", "items/s", "MB", "MB/s", "own s", "own", "wait", "blocked", "first byte", "held (max)",
+    "stage", "taken", "items", "items/s", "MB", "MB/s", "own s", "own", "wait", "blocked", "first byte", "held (max)",
     "retries", "skipped",
 )  # fmt: skip
 _SHOWN_EXAMPLES = 5
@@ -149,7 +149,7 @@ def _cells(stages: Sequence[StageReport], processes: int, wall_s: float) -> list
     shown = [
         column
         for column in range(len(_HEAD))
-        if column < 3 or any(row[column] not in ("", "0") for row in rows[1:])
+        if column < 4 or any(row[column] not in ("", "0") for row in rows[1:])
     ]
     return [[row[column] for column in shown] for row in rows]
 
@@ -177,6 +177,7 @@ def _row(stage: StageReport, busy_s: float, wall_s: float, unknown: str) -> tupl
     rate = 1 / wall_s if wall_s > 0 else 0.0
     return (
         stage.name,
+        f"{stage.taken}" if known and stage.sources else "",
         f"{stage.items}" if known else unknown,
         f"{stage.items * rate:.0f}" if known else "",
         f"{stage.bytes / 1e6:.1f}" if stage.bytes else "",

@@ -256,11 +256,12 @@ class Ranks:
         key = f"{self.prefix}/{name}"
         return self.calls.get(key) if self.calls.has(key) else None
 
-    def hear(self, names: Mapping[int, str]) -> dict[int, bytes]:
+    def hear(self, names: Mapping[int, str], unless: str | None = None) -> dict[int, bytes]:
         """Return values of other ranks; wait for them.
 
         Args:
             names: The key of each rank.
+            unless: A key that ends the wait. Then nothing is returned.
 
         Raises:
             LoaderError: One of them failed, died or does not come; or the store is gone.
@@ -272,6 +273,8 @@ class Ranks:
         pause_s, next_look = 0.001, time.monotonic() + look_s
         # Polled rather than waited for, so that a rank that failed or died is seen in between.
         while not self.calls.has(*keys.values()):
+            if unless is not None and self.calls.has(f"{self.prefix}/{unless}"):
+                return {}
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + look_s
                 self.check()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
 
 from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais.errors import LoaderError
@@ -106,3 +108,16 @@ def test_a_stage_that_kept_nothing_is_logged_at_the_end_of_a_bare_pipe(
         "select(never) was true for none of 5 items",
         "map_sample(forgot) returned None for all of 5 samples",
     ]
+
+
+def test_workers_of_torchs_loader_log_a_stage_that_kept_nothing(tmp_path: Path) -> None:
+    pipe = samples().select(never).to_tuple("cls").batched(4)
+    handler = logging.FileHandler(tmp_path / "log")  # the workers inherit it
+    logging.getLogger("torchdata_ais").addHandler(handler)
+    try:
+        assert list(DataLoader(pipe, batch_size=None, num_workers=2, timeout=60)) == []
+    finally:
+        logging.getLogger("torchdata_ais").removeHandler(handler)
+        handler.close()
+    said = (tmp_path / "log").read_text().splitlines()
+    assert said == ["select(never) was true for none of 150 items"] * 2

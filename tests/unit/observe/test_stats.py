@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
-from torchdata_ais import AISFileLoader, AISSourceLister, as_dataset, stats
+from torchdata_ais import AISFileLoader, AISSourceLister, as_dataset, explain, stats
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import Stats, ais_loader, merge_reports, with_stats
 from torchdata_ais.observe.collect import report_of
@@ -221,3 +222,48 @@ def test_a_stage_that_has_ended_holds_no_item() -> None:
     assert pipe.busy_with() == {}
     assert len(list(pipe)) == 6
     assert pipe.busy_with() == {}
+
+
+def one_in_three(sample: Any) -> bool:
+    return bool(sample["cls"] == 0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stats_show_what_each_stage_took_and_returned(workers: int) -> None:
+    pipe = (
+        AISSourceLister(example_shards(counts=(6, 3)))
+        .load_tar()
+        .group_samples()
+        .decode()
+        .select(one_in_three)
+    )
+    with ais_loader(pipe.to_tuple("cls").batched(2), num_workers=workers) as loader:
+        for epoch in (1, 2):
+            batches = list(loader)
+            report = loader.stats()
+            assert report["select"].taken == 9 * epoch
+            chosen = sum(len(batch) for (batch,) in batches)
+            assert report["select"].items == chosen * epoch
+            assert report["batched"].taken == chosen * epoch
+        row = next(line.split() for line in str(report).splitlines() if line.startswith("select"))
+        assert row[1:3] == ["18", str(2 * chosen)]
+
+
+def test_explain_shows_what_a_pipe_has_read_so_far() -> None:
+    pipe = AISSourceLister(example_shards()).load_tar().group_samples().decode().select(one_in_three)
+    assert "counts so far" not in str(explain(pipe))
+    chosen = len(list(pipe))
+    said = str(explain(pipe))
+    assert f"select(one_in_three) took 6, returned {chosen}" in said
+
+
+def test_stats_name_the_ranks_they_cover() -> None:
+    pipe = AISSourceLister(example_shards()).load_tar().group_samples().batched(2)
+    with ais_loader(pipe, rank=1, world_size=3) as loader, torch.no_grad():
+        list(loader)
+        mine = loader.stats()
+    assert "These are the counts of rank 1 of 3" in str(mine)
+    others = [{**mine.to_dict(), "ranks": [rank]} for rank in (0, 2)]
+    assert "of ranks 0, 1 of 3" in str(Stats(merge_reports([mine.to_dict(), others[0]])))
+    assert "These are" not in str(Stats(merge_reports([mine.to_dict(), *others])))
+    assert "These are" not in str(stats(pipe))

@@ -196,7 +196,10 @@ def test_the_last_of_two_extension_headers_is_right_as_in_gnu_tar(kind, tmp_path
     if kind == "pax":
         data = pax(record(b"path", b"one")) + pax(record(b"path", b"two")) + header() + END
     else:
-        name = [header(b"././@LongLink", size=b"4", kind=b"L") + text.ljust(512, b"\0") for text in (b"one", b"two")]
+        name = [
+            header(b"././@LongLink", size=b"4", kind=b"L") + text.ljust(512, b"\0")
+            for text in (b"one", b"two")
+        ]
         data = name[0] + name[1] + header() + END
     assert names(data) == ["two"]
     path = tmp_path / "two.tar"

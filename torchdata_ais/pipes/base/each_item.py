@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, Iterator
 from multiprocessing import parent_process
 from typing import Any, ClassVar
+
+from torch.utils.data import get_worker_info
 
 from torchdata_ais._util.formatting import count_text
 from torchdata_ais.pipes.base.contract import Effect, Gives
@@ -81,8 +84,9 @@ class EachItem(Pipe[T_co]):
                 dropped += 1
                 if dropped == self.certain_after:
                     _log.warning("%s: is a return missing?", none_returned(self.describe(), dropped))
-        # A loader counts those of its workers.
-        if dropped > 0 and not 0 < self.certain_after <= dropped and parent_process() is None:
+        # Our loaders count those of their workers, torch's DataLoader does not.
+        counted = parent_process() is not None and get_worker_info() is None
+        if dropped > 0 and not 0 < self.certain_after <= dropped and not counted:
             _log.warning("%s", none_returned(self.describe(), dropped))
         self._policy.at_end(stats, self.functional_name)
 
@@ -116,6 +120,8 @@ def shown_function(function: Any) -> str:
 
     Its repr is never used: it may show the object that it is bound to.
     """
+    while isinstance(function, functools.partial):
+        function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
 
 
