@@ -111,9 +111,7 @@ def test_shards_fewer_than_workers_are_told_once(tmp_path: Path, caplog: pytest.
         sharder.apply_sharding(5, worker)
         list(pipe)
     (record,) = caplog.records
-    assert record.getMessage().startswith(
-        "2 shards for 5 workers (over all ranks): 3 of them have nothing to do"
-    )
+    assert record.getMessage().startswith("2 shards for 5 workers (over all ranks): 3 get none")
 
 
 def test_promise_4_the_same_seed_gives_the_same_orders(uneven: list[str]) -> None:

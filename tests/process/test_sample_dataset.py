@@ -82,7 +82,7 @@ def test_it_pickles_with_its_index_and_says_what_it_is(cluster: LocalCluster) ->
     assert (len(again), again[-1]["cls"], again[torch.tensor(1)]["cls"]) == (3, 30, 2)
     assert repr(again).startswith("SampleDataset(SampleIndex(3 samples of 3 shards")
     for number in (3, -4):
-        with pytest.raises(IndexError, match=rf"sample {number} of 3"):
+        with pytest.raises(IndexError, match=rf"no sample {number} in a data set of 3"):
             again[number]
 
 

@@ -229,6 +229,7 @@ ELSEWHERE = {
     "start": "write .slice_samples(start, stop)",
     "stop": "write .slice_samples(start, stop)",
     "weights": "they are called probs",
+    "url": "it is called cluster: http://host:51080 of a proxy",
     "device": "workers make batches on the CPU; ais_loader(device='cuda') copies each to the GPU",
 }
 """Replacements for options of torch's and webdataset's loaders."""

@@ -44,6 +44,7 @@ from torchdata_ais.observe.diagnosis.batch_records import Recorded
 from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
 from torchdata_ais.pipes.base.seed import NextEpoch
 from torchdata_ais.pipes.base.torch_pipes import all_pipes, traverse_dps
+from torchdata_ais.pipes.checkpoint.shard_order import warn_of_idle
 from torchdata_ais.ranks.group import Ranks
 from torchdata_ais.ranks.listing import Listing
 from torchdata_ais.ranks.rendezvous import begin_together
@@ -328,6 +329,8 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             self._world = self._world_options.find() if self.shard_by_rank else World(0, 1)
             settings = {"loader": "DataLoader2", "num_workers": self.num_workers}
             listing, self._ranks = begin_together(datapipe, self._world, settings, self.rank_timeout_s)
+            if not list(planned_stages(all_pipes(datapipe))):
+                warn_of_idle(listing.shards, max(1, self.num_workers) * self._world.size)
         listing.give(datapipe)
 
     def _start(self, parts: Parts) -> Any:

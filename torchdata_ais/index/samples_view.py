@@ -380,7 +380,9 @@ class NumberedSamples:
             )
         number = position.__index__()
         if not -len(self) <= number < len(self):
-            raise IndexError(f"sample {number} of {len(self)}")
+            raise IndexError(
+                f"there is no sample {number} in an index of {len(self)} samples, which begin at 0"
+            )
         return self.take([number % len(self)])[0]
 
     def _number_of(self, key: str) -> int:
@@ -390,7 +392,10 @@ class NumberedSamples:
             if number >= 0:
                 return begin + int(number)
             begin += len(batch)
-        raise KeyError(key)
+        raise KeyError(
+            f"no sample has the key {key!r}: a key is the name of its members up to the first dot"
+            + (f", as {self[0].key!r}" if len(self) else "")
+        )
 
     def head(self, count: int = 5) -> Self:
         """Return the first samples.

@@ -86,12 +86,14 @@ def likely_mistakes(item: object, pipe: IterDataPipe[object]) -> Iterator[str]:
     Example:
         >>> from torchdata_ais.pipes import Batcher
         >>> pipe = Batcher([(b"a", 1), (b"b", 2)], 2)
-        >>> list(likely_mistakes(next(iter(pipe)), pipe))
-        ['column 0 of the batches holds bytes: put .decode("torchrgb8", size=224) behind .group_samples()']
+        >>> list(likely_mistakes(next(iter(pipe)), pipe))  # doctest: +ELLIPSIS
+        ['column 0 of the batches holds bytes: put .decode() behind .group_samples(), ...']
     """
     stages = [stage_of(stage) for stage in upstream(pipe)]
     columns = _columns(item)
-    if not any(stage.effect().gives == "batches" for stage in stages):
+    if item is None:
+        yield "the items are None: a function of the pipe returned nothing: let it return the value"
+    elif not any(stage.effect().gives == "batches" for stage in stages):
         known = all(stage.effect().gives != "unknown" or stage.ready or stage.hidden for stage in stages)
         if known and any(isinstance(value, torch.Tensor) and value.ndim for value in columns.values()):
             yield "the items are single samples, not batches: end the pipe with .batched(32)"
@@ -109,12 +111,15 @@ def _columns(item: object) -> Mapping[object, object]:
 
 
 def _unusable_columns(columns: Mapping[object, object], names: set[str]) -> Iterator[str]:
-    """Yield a sentence for each column whose values no model takes."""
+    """Yield a sentence for all columns with the same values that no model takes."""
+    found: dict[tuple[str, str], list[str]] = {}
     for name, column in columns.items():
         if isinstance(column, list) and column and not str(name).startswith("__"):
-            what, todo = _kind(column[0], names)
-            if what:
-                yield f"column {name!r} of the batches holds {what}: {todo}"
+            found.setdefault(_kind(column[0], names), []).append(repr(name))
+    for (what, todo), which in found.items():
+        if what:
+            some = f"column {which[0]}" if len(which) == 1 else f"columns {', '.join(which)}"
+            yield f"{some} of the batches hold{'s' * (len(which) == 1)} {what}: {todo}"
 
 
 def _kind(value: object, names: set[str]) -> tuple[str, str]:
@@ -122,7 +127,7 @@ def _kind(value: object, names: set[str]) -> tuple[str, str]:
     if isinstance(value, bytes) and "decode" not in names:
         if names & {"load_tar"} and "group_samples" not in names:
             return "bytes", "put .group_samples().decode().to_tuple(...) behind .load_tar()"
-        return "bytes", 'put .decode("torchrgb8", size=224) behind .group_samples()'
+        return "bytes", 'put .decode() behind .group_samples(), of pictures .decode("torchrgb8", size=224)'
     if value is None:
         return "None", "a function of the pipe returned nothing: let it return the value"
     if type(value).__module__.startswith("PIL."):
@@ -340,7 +345,7 @@ class AISLoader:
             if isinstance(part, AISSampleReader):
                 return part.data.mixture.classes
             if isinstance(part, AISSourceLister):
-                return part.classes
+                return part.read_classes()
         return None
 
     @property

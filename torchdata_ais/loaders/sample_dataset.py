@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from torchdata_ais._util.arguments import check_function, checked
 from torchdata_ais.errors import AISError, ArgumentError, UsageError
@@ -21,6 +22,8 @@ from torchdata_ais.reading.open_shard import Safety
 from torchdata_ais.reading.runs import naming_index, sample_of, url_of_shard
 from torchdata_ais.samples import Sample, pack_place
 from torchdata_ais.store import Cluster, ObjectCache, Retry, given_options
+
+_log = logging.getLogger("torchdata_ais")
 
 
 class SampleDataset(Dataset[Any]):
@@ -92,6 +95,7 @@ class SampleDataset(Dataset[Any]):
             compare_with_listing(each, self._transport.resolve_over(each.options))
         self._safety = safety or Safety()
         self._cache = cache
+        self._noted = False
 
     def __getstate__(self) -> object:
         return {**vars(self), "transform": sendable(self.transform)}
@@ -133,7 +137,20 @@ class SampleDataset(Dataset[Any]):
             self._joined.add_partners(sample, whole)
             self.index.relabel(sample, reference)
             items.append(sample if self.transform is None else self.transform(sample))
+        if self.transform is None and items and len(numbers) > 1:
+            self._note_bytes(items[0])
         return items
+
+    def _note_bytes(self, sample: Sample) -> None:
+        """Log once that a batch of DataLoader has bytes in it."""
+        fields = [name for name, value in sample.items() if isinstance(value, bytes)]
+        worker = get_worker_info()
+        if fields and not self._noted and (worker is None or worker.id == 0):
+            _log.warning(
+                "the batches hold bytes, as stored (%s): make the data set with SampleDataset(index, Decoder())",
+                ", ".join(fields),
+            )
+        self._noted = True
 
     def _place(self, number: SupportsIndex) -> int:
         """Return the number from the beginning of one that may count from the end."""
@@ -144,7 +161,9 @@ class SampleDataset(Dataset[Any]):
             )
         place = number.__index__()
         if not -len(self) <= place < len(self):
-            raise IndexError(f"sample {place} of {len(self)}")
+            raise IndexError(
+                f"there is no sample {place} in a data set of {len(self)} samples, which begin at 0"
+            )
         return place % len(self)
 
     def __repr__(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Collection, Iterator
 from typing import ClassVar
@@ -10,7 +9,6 @@ from typing import ClassVar
 import torch
 from typing_extensions import override
 
-from torchdata_ais._util.formatting import count_text
 from torchdata_ais._util.world import World
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, InProcessEngine, Step
@@ -20,9 +18,8 @@ from torchdata_ais.loaders.state import check_state, plans_for
 from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.pipes.base.upstream import is_sharding, upstream
 from torchdata_ais.pipes.checkpoint.ledger import stage_names
+from torchdata_ais.pipes.checkpoint.shard_order import warn_of_idle
 from torchdata_ais.state import MergedState, StreamState, unpack
-
-_log = logging.getLogger("torchdata_ais")
 
 
 class StreamRunner(EpochRunner):
@@ -111,11 +108,8 @@ class StreamRunner(EpochRunner):
 
     @override
     def warn_after_listing(self) -> None:
-        workers = self.workers * self.meeting.world.size
-        shards = 0 if self.meeting.listing is None else self.meeting.listing.shards
-        if 0 < shards < workers:
-            text = "%s for %d workers: %d of them have nothing to do. Use fewer workers, or smaller shards"
-            _log.warning(text, count_text(shards, "shard"), workers, workers - shards)
+        if self.meeting.listing is not None:
+            warn_of_idle(self.meeting.listing.shards, self.workers * self.meeting.world.size)
 
     @override
     def begin(self, epoch: int) -> tuple[int, int]:

@@ -133,11 +133,10 @@ class AISSourceLister(Pipe[str]):
             return len(named) * sum(1 for _ in expand_template(template))
         return sum(sum(1 for _ in expand_template(text)) for text in named if "{" in text)
 
-    @property
-    def classes(self) -> tuple[str, ...] | Mapping[str, tuple[str, ...]] | None:
-        """The names of the classes in ``classes.json`` beside the shards.
+    def read_classes(self) -> tuple[str, ...] | Mapping[str, tuple[str, ...]] | None:
+        """Return the names of the classes in ``classes.json`` beside the shards.
 
-        By label; None if there are none, or of sources that are no strings or paths.
+        They are by label; None if there are none, or of sources that are no strings or paths.
         """
         from torchdata_ais.index.classes import by_label, class_names_of  # with pyarrow
 

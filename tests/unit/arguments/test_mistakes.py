@@ -12,11 +12,13 @@ import io
 import logging
 import re
 import sys
+import threading
 import time
 import traceback
 import warnings
 import wave
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,6 +104,10 @@ class Ground:
         return self.raw.decode("torchrgb8")
 
     @property
+    def index(self) -> SampleIndex:
+        return SampleIndex.build(self.plain)
+
+    @property
     def pairs(self) -> Any:
         return self.decoded.to_tuple("jpg", "cls")
 
@@ -136,6 +142,28 @@ def broken(value: Any) -> Any:
 
 def needs_shape(value: Any) -> Any:
     return value.shape
+
+
+class NoSuchPage(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def other_server() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), NoSuchPage) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            first(AISSourceLister("ais://b/", cluster=f"http://127.0.0.1:{server.server_port}").load_tar())
+        finally:
+            server.shutdown()
+
+
+def two_chains(pipe: Any) -> None:
+    for _ in zip(pipe.to_tuple("jpg"), pipe.to_tuple("cls"), strict=True):
+        pass
 
 
 def nothing(value: Any) -> None:
@@ -239,8 +267,8 @@ FIFTY: dict[str, Case] = {
             AISSourceLister(g.plain[:1]).load_tar().group_samples().to_tuple("cls").batched(4), 2
         ),
         "1 shard for 2 workers",
-        "1 of them have nothing to do",
-        "Use fewer workers",
+        "1 get none",
+        "Use at most as many workers as shards",
     ),
     "a lambda for ais_loader": case(
         lambda g: load(g.pairs.map_tuple(lambda x: x, None).batched(4), 1, multiprocessing_context="spawn"),
@@ -308,7 +336,7 @@ FIFTY: dict[str, Case] = {
         "column '0'",
     ),
     "forgot decode": case(
-        lambda g: load(g.raw.to_tuple("jpg", "cls").batched(4)), "column 0", "bytes", r"\.decode\("
+        lambda g: load(g.raw.to_tuple("jpg", "cls").batched(4)), "columns 0, 1", "bytes", r"\.decode\("
     ),
     "forgot group_samples": case(
         lambda g: load(AISSourceLister(g.plain).load_tar().decode()),
@@ -462,6 +490,30 @@ FIFTY: dict[str, Case] = {
 
 # Others of their kind.
 OTHERS: dict[str, Case] = {
+    "another web server as a cluster": case(
+        lambda g: other_server(),
+        r"what answers at http://127\.0\.0\.1:\d+ is not an AIStore: it answered 404 with a web page",
+        "AIS_ENDPOINT",
+    ),
+    "url= for cluster=": case(
+        lambda g: AISSourceLister(g.plain, url="http://x"), "no option 'url'", "called cluster"
+    ),
+    "two chains of one pipe, zipped": case(
+        lambda g: two_chains(g.raw),
+        "nother chain has begun to read the pipe",
+        "rite a function that returns the chain",
+    ),
+    "a function without return behind batched": case(
+        lambda g: through(g.pairs.batched(4).map(nothing)), "the items are None", "let it return the value"
+    ),
+    "DataLoader over a SampleDataset without Decoder": case(
+        lambda g: first(DataLoader(torchdata_ais.SampleDataset(g.index), batch_size=2)),
+        r"hold bytes, as stored \(jpg, cls\)",
+        r"Decoder\(\)",
+    ),
+    "a key that is not in the index": case(
+        lambda g: g.index["cat"], "no sample has the key 'cat'", "up to the first dot, as 'k0'"
+    ),
     "decode(sise=)": case(lambda g: g.raw.decode("torchrgb8", sise=224), r"decode\(\) has no option 'sise'", "Did you mean size"),
     "load_tar(open_shard=)": case(lambda g: AISSourceLister(g.plain).load_tar(open_shard=4), "Did you mean open_shards"),
     "lod_tar()": case(lambda g: AISSourceLister(g.plain).lod_tar(), "no attribute or stage 'lod_tar'", "Did you mean load_tar"),

@@ -126,7 +126,7 @@ def test_shards_of_two_folders_in_one_index_are_compared(tmp_path: Path) -> None
 def test_loaders_and_data_sets_pass_the_names_on(tmp_path: Path) -> None:
     index = data_set(tmp_path / "a", ["cat", "dog"])
     stream = AISSourceLister(f"{tmp_path}/a/*.tar")
-    assert stream.classes == ("cat", "dog")
+    assert stream.read_classes() == ("cat", "dog")
     assert SampleDataset(index).classes == ("cat", "dog")
     for pipe in (AISSampleReader(index), stream.load_tar().group_samples()):
         with ais_loader(pipe.batched(2)) as loader:

@@ -58,6 +58,9 @@ T_co = TypeVar("T_co", covariant=True)
 _DRAWN_BY = "torchdata_ais.observe.draw"
 """Module that draws chains, in text and in notebooks. It imports this package, so it is imported on first use."""
 
+_SECOND_ITERATOR = "another iterator has been created from the same IterDataPipe"
+"""In torch's error for two iterators of one pipe."""
+
 _STAYS = ("_live", "_busy", "left_at", "stats", "under_way", "rows", "memory", "begun_by")
 """What belongs to one process: a copy of a stage runs nothing, and has counted nothing."""
 
@@ -106,7 +109,9 @@ class Pipe(Methods[T_co], Stage):
     def __iter__(self) -> Iterator[T_co]:
         try:
             yield from self._items()
-        except Exception as error:  # noqa: BLE001 - raised again
+        except Exception as error:
+            if isinstance(error, RuntimeError) and _SECOND_ITERATOR in str(error):
+                raise _shared_source(self) from None
             note_place(error, None, None, at_work(self))
             raise trimmed(error)  # noqa: B904 - the same error, with the cause it has
         finally:
@@ -228,6 +233,15 @@ def check_source(source: IterDataPipe[Any]) -> None:
     refuse_foreign(source)
     check_below_plan(source)
     _refuse_second_filter(source)
+
+
+def _shared_source(stage: Pipe[Any]) -> UsageError:
+    return UsageError.at(
+        f"another chain has begun to read the pipe that .{stage.functional_name}() reads: a pipe has one iterator at "
+        "a time",
+        todo="write a function that returns the chain, and call it for each; or give several fields of a sample by "
+        'one .to_tuple("jpg", "cls")',
+    )
 
 
 def _not_called(name: str, *_: Any, **__: Any) -> NoReturn:

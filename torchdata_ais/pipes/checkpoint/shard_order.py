@@ -112,7 +112,25 @@ def _shuffled_by(shuffler: Any, items: Iterable[_T], waiting: MutableSequence[_T
         yield waiting.pop(draw(0, len(waiting) - 1))
 
 
-logger = logging.getLogger("torchdata_ais")
+_log = logging.getLogger("torchdata_ais")
+
+
+def warn_of_idle(shards: int, workers: int) -> None:
+    """Log that some workers of a stream get no shard, if they do not.
+
+    Args:
+        shards: How many there are; 0 if that is not known.
+        workers: Of all ranks.
+    """
+    if 0 < shards < workers:
+        _log.warning(
+            "%s for %d workers (over all ranks): %d get none. Use at most as many workers as shards, or more, "
+            "smaller shards",
+            count_text(shards, "shard"),
+            workers,
+            workers - shards,
+        )
+
 
 _BITS = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
@@ -199,12 +217,8 @@ class ShardOrder:
             if position % number == instance:
                 self._count += 1
                 yield position, item if listed is None else listed.urls[item]
-        if total < number and instance == 0:
-            logger.warning(
-                "%s for %d workers (over all ranks): %d of them have nothing to do; "
-                "use at most as many workers as shards, or more, smaller shards",
-                count_text(total, "shard"), number, number - total,
-            )  # fmt: skip
+        if listed is None and instance == 0:
+            warn_of_idle(total, number)
 
     def save(self, last_is_left: bool = False) -> tuple[int, int, int, bytes | None]:
         """Return `instances`, `instance`, `begun` and `left` of a `ReaderState`.

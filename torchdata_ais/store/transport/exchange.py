@@ -42,6 +42,7 @@ _SMALL = 64 << 10  # larger or slower rests of unused bodies are not read
 _SOON_S = 2.0
 _TRANSIENT = {408, 409, 425, 429}
 _NO_SPACE = 507
+_NO_SUCH = {404, 405, 501}  # what other servers answer to requests of AIStore
 _PERMANENT_5XX = {501, 505, _NO_SPACE}
 _BETWEEN_NODES = re.compile(r'[A-Z][a-z]+ "https?://[^"]*": ')  # Go's message of a failed request by the node
 _EXPIRED = re.compile(r"\bexpired\b", re.IGNORECASE)
@@ -154,8 +155,8 @@ def _read_small(response: BaseHTTPResponse) -> bytes:
     return data
 
 
-def _message_of(response: BaseHTTPResponse) -> str:
-    """Return the server's message about its error.
+def _message_of(response: BaseHTTPResponse) -> tuple[str, bytes]:
+    """Return the server's message about its error, and the body.
 
     It is in AIStore's JSON, its header, or the text.
     """
@@ -163,7 +164,7 @@ def _message_of(response: BaseHTTPResponse) -> str:
     drain(response)
     headers = response.headers
     said = data.decode("utf-8", "replace") or headers.get("Ais-Error") or headers.get("Hdr-Error") or ""
-    return message_in(without_values_of(response.geturl() or "", said))
+    return message_in(without_values_of(response.geturl() or "", said)), data
 
 
 def message_in(text: str) -> str:
@@ -208,7 +209,15 @@ def _text_in_page(page: str) -> str:
 
 def refused(response: BaseHTTPResponse, options: StoreOptions, attempts: Attempts | None = None) -> Failed:
     """Return the failure of a response with an error status; read its body."""
-    message = _message_of(response) or response.reason or "no message"
+    said, data = _message_of(response)
+    message = said or response.reason or "no message"
+    url = response.geturl() or ""
+    if response.status in _NO_SUCH and urlsplit(url).path.startswith("/v1/") and is_page("", data):
+        failed = not_aistore(
+            options.endpoint or url, f"it answered {response.status} with a web page ({message})"
+        )
+        failed.status = response.status
+        return failed
     after_s = _retry_after(response.headers.get("Retry-After", ""))
     failed = refusal(response.status, message, options, after_s)
     host = attempts.token_kept_from if attempts is not None else ""
