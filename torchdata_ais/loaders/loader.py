@@ -111,7 +111,7 @@ def _columns(item: object) -> Mapping[object, object]:
 
 
 def _unusable_columns(columns: Mapping[object, object], names: set[str]) -> Iterator[str]:
-    """Yield a sentence for all columns with the same values that no model takes."""
+    """Yield a sentence for each kind of column that no model takes."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, column in columns.items():
         if isinstance(column, list) and column and not str(name).startswith("__"):

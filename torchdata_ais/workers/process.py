@@ -348,7 +348,7 @@ class Dispatched(_Live):
             raise UsageError.at(
                 "a pipe after sharding_round_robin_dispatch reads its source a second time in one epoch, but the "
                 "dispatching process gives every item once",
-                todo="put `.cycle()` and the like before sharding_round_robin_dispatch",
+                todo="put .repeated() and the like before sharding_round_robin_dispatch",
             )
         _post(channel, Kind.CREDIT, epoch, DISPATCH_CREDIT)
         while True:
