@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
 from torchdata_ais._util.formatting import value_text
-from torchdata_ais.errors import UsageError
-from torchdata_ais.urls import parse_url
+from torchdata_ais.errors.text import short_name
 
 SHARD_SHIFT = 40
 """Bits of a place below those of its shard."""
@@ -90,7 +88,7 @@ class Sample(dict[str, Any]):
         key = f"sample {self['__key__']!r}" if "__key__" in self else "sample"
         if "__url__" not in self:
             return key
-        url = _short_name(self["__url__"])
+        url = self._shown_url
         return f"{key}, {'' if self.place < 0 else f'byte {self.offset} of '}{url}"
 
     def __missing__(self, name: object) -> Any:
@@ -105,12 +103,17 @@ class Sample(dict[str, Any]):
             )
 
     @property
+    def _shown_url(self) -> Any:
+        url = self["__url__"]
+        return short_name(url) if isinstance(url, str) else url
+
+    @property
     def _called(self) -> str:
         key = self.get("__key__")
         return "sample" if key is None else f"sample {key!r:.200}"
 
     def __repr__(self) -> str:
-        named = self if "__url__" not in self else {**self, "__url__": _short_name(self["__url__"])}
+        named = self if "__url__" not in self else {**self, "__url__": self._shown_url}
         shown = (
             f"{name!r}: {value!r}" if name[:2] == "__" else f"{name!r}: {value_text(value)}"
             for name, value in named.items()
@@ -134,13 +137,6 @@ class Sample(dict[str, Any]):
 
     def __reduce__(self) -> tuple[Any, tuple[dict[str, Any], int]]:
         return _sample, (dict(self), self.place)
-
-
-def _short_name(url: Any) -> Any:
-    """Return the short name of an object, ``ais://bucket/name``; else `url`."""
-    with suppress(UsageError):
-        return parse_url(str(url)).uri if "/v1/objects/" in str(url) else url
-    return url
 
 
 def _sample(fields: dict[str, Any], place: int) -> Sample:

@@ -125,7 +125,7 @@ def check(error: BaseException, cluster: LocalCluster, case: str) -> None:
     kind, _, _, fields = CASES[case]
     assert type(error) is kind, repr(error)
     assert isinstance(error, AISError)
-    assert error.url == f"{cluster.endpoint}/v1/objects/{BUCKET}/{case}.tar?provider=ais"
+    assert error.url == f"ais://{BUCKET}/{case}.tar"
     for name, value in fields.items():
         assert getattr(error, name) == value, name
 

@@ -177,7 +177,7 @@ def test_a_connection_given_back_is_no_longer_the_readers() -> None:
             gate.set()
             with pytest.raises(NotFoundError, match="404") as caught:
                 next(source)
-            assert caught.value.url == proxy.url("1")
+            assert caught.value.url == "ais://b/1"
             source.close()
     # Told of the proxy's socket, then of none, and only then of the target's.
     first = next(sock for sock in sockets if sock is not None)

@@ -110,7 +110,7 @@ def test_an_error_of_a_sample_names_object_key_field_and_offset(ais_cluster: Any
     error = caught.value
     assert (error.key, error.field, error.offset) == ("a", "jpg", 0)
     assert error.url is not None
-    assert error.url.endswith(f"/v1/objects/{bucket}/jpeg.tar?provider=ais")
+    assert error.url == f"ais://{bucket}/jpeg.tar"
 
 
 def test_an_error_inside_a_member_names_it(ais_cluster: Any, bucket: str) -> None:

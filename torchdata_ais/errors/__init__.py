@@ -41,8 +41,10 @@ Errors of the call, the program or the machine, rather than of the data, are in 
 ``on_error=``, every handler and every loop over samples.
 
 Every error has `what`, `todo` and `place` as attributes (``error.url``, ``.member``, ``.offset``, ``.key`` are of the
-place), and pickles with them. Its text contains them all, with the place as its last line (``[at] {json}``). torch's
-loaders rebuild an exception from its text alone, and only then the text is parsed.
+place), and pickles with them. An object of a cluster is named ``ais://bucket/name`` there, whatever its URL.
+
+Its text contains them all, with the place as its last line (``[at] {json}``). torch's loaders rebuild an exception from
+its text alone, and only then the text is parsed.
 
 No error shows a secret or a control character: all of them take their text through `redaction.clean`.
 """
@@ -58,7 +60,7 @@ from typing import Any, TypeVar
 from typing_extensions import Self
 
 from torchdata_ais.errors.redaction import RedactingFilter, clean, redact, shortened
-from torchdata_ais.errors.text import Remedy, Sentences, Way, composed, sentence_case, taken_apart
+from torchdata_ais.errors.text import Remedy, Sentences, Way, composed, sentence_case, short_name, taken_apart
 
 logging.getLogger("torchdata_ais").addFilter(RedactingFilter())
 
@@ -103,6 +105,8 @@ class AISError(Exception):
         self.what = sentence_case(clean(what))
         self.todo = _shown(todo)
         self.place = _shown_value(known)
+        if isinstance(self.place.get("url"), str):
+            self.place["url"] = short_name(self.place["url"])
         super().__init__(composed(self.what, self.todo, self.place))
         for note in notes:
             noted(self, note)

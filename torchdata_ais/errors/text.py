@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs, unquote
 
 _WORD = re.compile(r"[a-z]+(?=[ ,']|$)")
 _PLACE = re.compile(r"^\[at\] (\{.*\})$", re.MULTILINE)
@@ -133,6 +134,32 @@ def sentence_case(text: str) -> str:
         ("'url' is no field", 'n=3', 'train-0.tar: gone')
     """
     return text[0].upper() + text[1:] if _WORD.match(text) else text
+
+
+SCHEMES = {"aws": "s3", "gcp": "gs", "azure": "az"}
+"""Provider in AIStore's requests -> scheme of its URIs, where these differ."""
+
+_OBJECT = re.compile(r"https?://[^/?#]+/v1/objects/([^/?#]+)/([^?#]+)(?:\?([^#]*))?")
+
+
+def short_name(url: str) -> str:
+    """Return the short name of an object, ``ais://bucket/name``; else `url`.
+
+    URLs of an object as an ETL returns it, or of a member of it, stay.
+
+    Example:
+        >>> short_name("http://h:51080/v1/objects/pets/a%20b.tar?provider=aws"), short_name("http://h/s.tar")
+        ('s3://pets/a b.tar', 'http://h/s.tar')
+    """
+    match = _OBJECT.fullmatch(url)
+    if match is None:
+        return url
+    options = parse_qs(match[3] or "")
+    provider, space = (options.pop(name, [""])[0] for name in ("provider", "namespace"))
+    if options:
+        return url
+    inside = f"{space}/" if space else ""
+    return f"{SCHEMES.get(provider, provider or 'ais')}://{inside}{match[1]}/{unquote(match[2])}"
 
 
 def composed(what: str, todo: str, place: Mapping[str, Any]) -> str:

@@ -236,10 +236,10 @@ class Explanation:
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return "\n".join([self.picture, "", *self._lines()])
+        return "\n".join([self.picture, *self._counted(), "", *self._lines()])
 
     def _repr_html_(self) -> str:
-        return with_lines(self.table, self._lines())
+        return with_lines(self.table, [*self._counted(), *self._lines()])
 
     def _lines(self) -> list[str]:
         memory = f"memory: at most {self.memory_bytes / (1 << 20):.0f} MiB fetched ahead a rank, and the buffers above"
@@ -247,7 +247,7 @@ class Explanation:
         if self.plan is not None:
             told = f"digest: {self.digest}, the same on all ranks that read these indexes alike"
             lines = self.plan.lines(self.world, self.instances // self.world)
-            return [*lines, memory, *device, *self._start(), told, *self._counted()]
+            return [*lines, memory, *device, *self._start(), told]
         size = "of unknown size" if self.bytes is None else f"of {self.bytes / 1e6:.1f} MB together"
         shards, workers = count_text(self.shards, "shard"), count_text(self.instances, "worker")
         lines = [
@@ -270,7 +270,7 @@ class Explanation:
                 f"idle: {self.idle_workers} of {self.instances} workers get no shard; use fewer workers or more, "
                 "smaller shards"
             )
-        return [*lines, *self._counted()]
+        return lines
 
     def _counted(self) -> list[str]:
         if not self.counts:

@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.errors.redaction import redact, redact_text
+from torchdata_ais.errors.text import SCHEMES
 
 PROVIDERS = {
     "ais": "ais",
@@ -26,8 +27,6 @@ PROVIDERS = {
 
 Of several schemes of a provider, the first is shown.
 """
-
-_SCHEMES = {provider: scheme for scheme, provider in reversed(PROVIDERS.items())}
 
 OBJECTS_PATH = "/v1/objects/"
 
@@ -104,7 +103,7 @@ class Location:
         """The short form for people: ``ais://bucket/name``, or path or URL."""
         if self.kind != "object":
             return redact(self.name)
-        scheme = _SCHEMES.get(self.provider, self.provider)
+        scheme = SCHEMES.get(self.provider, self.provider)
         space = f"{self.namespace}/" if self.namespace else ""
         name = f"/{self.name}" if self.name else ""
         return f"{scheme}://{space}{self.bucket}{name}"

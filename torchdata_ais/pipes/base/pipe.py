@@ -109,7 +109,7 @@ class Pipe(Methods[T_co], Stage):
     def __iter__(self) -> Iterator[T_co]:
         try:
             yield from self._items()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised again
             if isinstance(error, RuntimeError) and _SECOND_ITERATOR in str(error):
                 raise _shared_source(self) from None
             note_place(error, None, None, at_work(self))

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 from torchdata_ais._util.arguments import check_function
 from torchdata_ais._util.formatting import value_text
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, UsageError, noted
+from torchdata_ais.errors.text import short_name
 from torchdata_ais.pipes.base.contract import Stage
 from torchdata_ais.pipes.base.meter import StageStats, text_of
 from torchdata_ais.samples import Sample
@@ -217,7 +218,9 @@ def note_place(error: Exception, item: Any, stage: Stage | None, place: dict[str
     place = place_in(item) or place
     if isinstance(item, Mapping) and "__url__" in item:
         place = {"url": item["__url__"], **place}
-    known = [f"{name} {place[name]!r}" for name in ("key", "url") if place.get(name) is not None]
+    known = [
+        f"{name} {short_name(str(place[name]))!r}" for name in ("key", "url") if place.get(name) is not None
+    ]
     given = f", which was given {value_text(item)}" if item is not None and not place_in(item) else ""
     where = f"in .{stage.functional_name}(){given}" if stage is not None else ""
     if sample := f"in the sample with {', '.join(known)}" if known else "":
