@@ -18,7 +18,8 @@ from torchdata_ais.errors import UsageError, WorkerDiedError
 from torchdata_ais.local import LocalCluster, Status
 from torchdata_ais.pipes.base.pipe import Pipe
 from torchdata_ais.pipes.base.upstream import upstream
-from torchdata_ais.ranks.rendezvous import delay_of, spread_of, wait_for_turn
+from torchdata_ais.ranks.intervals import delay_of, spread_of
+from torchdata_ais.ranks.rendezvous import wait_for_turn
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import shard_bytes
 

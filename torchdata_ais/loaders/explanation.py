@@ -23,8 +23,8 @@ from torchdata_ais.pipes.checkpoint.shard_order import find_sharder, unsharded
 from torchdata_ais.pipes.planned.batches import SlotBatcher, check_planned, not_steps
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import DENOMINATOR, Run, Tail
+from torchdata_ais.ranks.intervals import spread_of
 from torchdata_ais.ranks.listing import Listing, list_pipe
-from torchdata_ais.ranks.rendezvous import spread_of
 from torchdata_ais.reading.planned import Traffic, traffic_of
 from torchdata_ais.reading.requests import Request
 from torchdata_ais.store.transport.metadata import INSTALL_CRC32C, unverifiable

@@ -25,7 +25,8 @@ import torch.distributed
 from torchdata_ais._util.process_end import meanwhile
 from torchdata_ais._util.world import World
 from torchdata_ais.errors import LoaderError
-from torchdata_ais.ranks.start_heartbeat import SILENT_S, WaitedFor, named, take_back, usual_interval
+from torchdata_ais.ranks.intervals import usual_interval
+from torchdata_ais.ranks.start_heartbeat import SILENT_S, WaitedFor, named, take_back
 
 _AT_ONCE = 256
 """Names per request to the store, which must answer within `_ANSWER_S`."""

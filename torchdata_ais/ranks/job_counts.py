@@ -26,7 +26,8 @@ from torchdata_ais._util.process_end import meanwhile
 from torchdata_ais._util.world import World
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.ranks.group import Ranks
-from torchdata_ais.ranks.start_heartbeat import LEAST_S, interval_of, usual_interval
+from torchdata_ais.ranks.intervals import LEAST_S, usual_interval
+from torchdata_ais.ranks.start_heartbeat import interval_of
 
 _KEPT = 64
 """Number of digests kept for comparison with those of other replicas."""

@@ -26,6 +26,7 @@ from torchdata_ais.pipes.base.upstream import upstream
 from torchdata_ais.pipes.planned.batches import check_planned
 from torchdata_ais.ranks.group import Ranks, join_ranks
 from torchdata_ais.ranks.heartbeat import share_on_machine
+from torchdata_ais.ranks.intervals import delay_of, spread_of
 from torchdata_ais.ranks.listing import (
     Listing,
     Table,
@@ -292,41 +293,6 @@ def _summary(table: Table) -> _Summary:
 
 def _packed(value: msgspec.Struct) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(value), 1)
-
-
-_TOGETHER = 64  # so many ranks may begin at once
-_STARTS_A_SECOND = 500.0  # workers whose first requests a cluster serves next to its other work
-_LONGEST_S = 30.0
-
-
-def spread_of(processes: int, workers: int, given_s: float | None = None) -> float:
-    """Return over how many seconds the ranks of a job start.
-
-    Args:
-        processes: How many start.
-        workers: Workers of each.
-        given_s: The program's value. None: 0 for up to 64 ranks, else the time in which all workers start at 500 a
-            second, 30 s at most.
-
-    Example:
-        >>> spread_of(64, 8), spread_of(1000, 8), spread_of(10_000, 8), spread_of(10_000, 8, given_s=2.0)
-        (0.0, 16.0, 30.0, 2.0)
-    """
-    if given_s is not None:
-        return given_s
-    return 0.0 if processes <= _TOGETHER else min(_LONGEST_S, processes * workers / _STARTS_A_SECOND)
-
-
-def delay_of(process: int, processes: int, spread_s: float) -> float:
-    """Return the delay of one process in seconds: 0 for the first one.
-
-    That of the last one is nearly the whole time.
-
-    Example:
-        >>> [delay_of(process, 4, 10.0) for process in range(4)]
-        [0.0, 2.5, 5.0, 7.5]
-    """
-    return spread_s * process / processes
 
 
 def wait_for_turn(world: World, workers: int, given_s: float | None, ranks: Ranks | None) -> None:

@@ -24,21 +24,9 @@ from multiprocessing.util import Finalize
 from torchdata_ais._util.world import World
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.pipes.base.seed import mix_seed
+from torchdata_ais.ranks.intervals import usual_interval
 
-_MOST_S = 10.0
-LEAST_S = 1.0
-_REQUESTS_A_SECOND = 100
 _JITTER = 0.2
-
-
-def usual_interval(ranks: int) -> float:
-    """Return how many seconds ranks let pass between two requests, on average.
-
-    Example:
-        >>> usual_interval(8), usual_interval(500), usual_interval(10_000)
-        (1.0, 5.0, 10.0)
-    """
-    return min(_MOST_S, max(LEAST_S, ranks / _REQUESTS_A_SECOND))
 
 
 def interval_of(rank: int, ranks: int) -> float:

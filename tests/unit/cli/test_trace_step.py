@@ -17,7 +17,7 @@ from torchdata_ais import AISSampleReader, LocalCluster, Mixture, SampleIndex, a
 from torchdata_ais.cli.checks.simulate import Simulation, simulated
 from torchdata_ais.errors import UsageError
 from torchdata_ais.local import Delay
-from torchdata_ais.ranks.rendezvous import delay_of, spread_of
+from torchdata_ais.ranks.intervals import delay_of, spread_of
 from torchdata_ais.ranks.start_heartbeat import interval_of
 from torchdata_ais.testing import example_shards, shard_bytes
 

@@ -9,7 +9,7 @@ import json
 import math
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.index import SampleReference, ShardRow
 from torchdata_ais.plan import DENOMINATOR, PLAN_VERSION, Run, RunSegment, Sources
 from torchdata_ais.plan.permutation import Integers
-from torchdata_ais.ranks.rendezvous import spread_of
-from torchdata_ais.ranks.start_heartbeat import usual_interval
+from torchdata_ais.ranks.intervals import spread_of, usual_interval
 from torchdata_ais.reading.planned import Traffic, traffic_of
 from torchdata_ais.reading.requests import Wanted
 from torchdata_ais.state import PlanState, Segment, to_plain
@@ -31,6 +30,7 @@ _WORKER_STATE = 300  # bytes a worker
 _HELD_STATE = 11  # bytes a sample held
 _HELD = 1000  # samples of .shuffled()
 _MOST = 10**8
+_AT_ONCE = 1 << 16  # samples that are placed at once
 _ANSWER_S = 0.1  # of a request, about
 
 
@@ -155,7 +155,7 @@ def simulated(
     Raises:
         UsageError: Numbers that cannot be.
 
-    Memory: 8 bytes a shard, and 40 bytes a sample of a global batch.
+    Memory: a byte a shard, and 8 a sample of a global batch.
 
     Example:
         >>> run = simulated(ranks=4, workers=2, shards=10, samples=1000, global_batch=64)
@@ -168,14 +168,12 @@ def simulated(
             f"{ranks} ranks, {shards} shards of {samples} samples of {sample_bytes} bytes",
             todo=f"use numbers from 1 on, no fewer samples than shards, and at most {_MOST} shards",
         )
-    ends = np.arange(1, shards + 1, dtype=np.int64) * (samples // shards) + np.minimum(
-        np.arange(1, shards + 1, dtype=np.int64), samples % shards
-    )
+    stored = _Stored(samples, shards)
     begun = time.perf_counter()
     sources = Sources((samples,), (float(sample_bytes),), shuffle=shuffle)
     weights = (DENOMINATOR,)
     run = Run(sources, seed, [RunSegment(0, 0, 0, batch, weights, (0,))], ranks=ranks).checked()
-    first = _shards_at(run, run.positions(0), ends)
+    first = stored.count_shards(run, run.positions(0))
     plan_s = time.perf_counter() - begun
     epoch = run.epoch(0)
     steps = len(epoch.slots)
@@ -184,8 +182,8 @@ def simulated(
 
     def look_up(positions: Integers) -> list[Wanted]:
         numbers = run.at(positions).index
-        found = np.searchsorted(ends, numbers, side="right")
-        begins = np.where(found > 0, ends[found - 1], 0)
+        found = stored.shards_of(numbers)
+        begins = stored.begins(found)
         return [
             Wanted(SampleReference(row, start, sample_bytes, "", (), (), None, shard))
             for shard, start in zip(found.tolist(), ((numbers - begins) * sample_bytes).tolist(), strict=True)
@@ -205,8 +203,8 @@ def simulated(
         worker_memory=max(window_bytes, sample_bytes) + sample_bytes + 8 * shards + _KEPT,
         state_bytes=_state_bytes(run, samples),
         plan_s=plan_s,
-        batch_shards=len(_shards_at(whole, whole.positions(0), ends)),
-        rank_shards=len(first),
+        batch_shards=stored.count_shards(whole, whole.positions(0)),
+        rank_shards=first,
         idle_workers=ranks * max(0, workers - steps),
         stream=_streamed(ranks, workers, shards, samples, batch, pages, window_bytes),
         start=_started(ranks, workers),
@@ -230,9 +228,36 @@ def _started(ranks: int, workers: int) -> StartCost:
     )
 
 
-def _shards_at(run: Run, positions: Integers, ends: Integers) -> Integers:
-    """Return the shards of the samples at positions."""
-    return np.unique(np.searchsorted(ends, run.at(positions).index, side="right"))
+class _Stored(NamedTuple):
+    """Samples in shards of one size; the first shards have one more.
+
+    Attributes:
+        samples: How many there are.
+        shards: In how many shards.
+    """
+
+    samples: int
+    shards: int
+
+    def shards_of(self, numbers: Integers) -> Integers:
+        """Return the shard of each sample."""
+        size, larger = divmod(self.samples, self.shards)
+        end = larger * (size + 1)
+        found: Integers = np.where(numbers < end, numbers // (size + 1), larger + (numbers - end) // size)
+        return found
+
+    def begins(self, shards: Integers) -> Integers:
+        """Return the number of the first sample of each shard."""
+        size, larger = divmod(self.samples, self.shards)
+        begins: Integers = shards * size + np.minimum(shards, larger)
+        return begins
+
+    def count_shards(self, run: Run, positions: Integers) -> int:
+        """Return how many shards the samples at some positions are in."""
+        seen = np.zeros(self.shards, dtype=np.bool_)
+        for begin in range(0, len(positions), _AT_ONCE):
+            seen[self.shards_of(run.at(positions[begin : begin + _AT_ONCE]).index)] = True
+        return int(np.count_nonzero(seen))
 
 
 def _state_bytes(run: Run, samples: int) -> int:
