@@ -59,8 +59,12 @@ def ls(
         torchdata-ais ls --regex '\.tar$' ais://pets
         torchdata-ais ls ais://pets/train-000.tar/
     """
-    options = options_for(endpoint)
+    from torchdata_ais.cli._objects import object_place
+
     scheme = _SCHEME.fullmatch(url)
+    if url and not scheme:
+        object_place(url)
+    options = options_for(endpoint)
     if not url or scheme:
         rows = _buckets(scheme["scheme"] if scheme else "", options)
         rows = [row for row in rows if all_ or not _SYSTEM.match(row["url"])]

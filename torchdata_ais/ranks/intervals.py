@@ -1,4 +1,4 @@
-"""Times between the starts of the ranks, and between their requests to the store."""
+"""Intervals between starts of ranks, and between their requests."""
 
 from __future__ import annotations
 
