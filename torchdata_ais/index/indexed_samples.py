@@ -63,7 +63,9 @@ def selected_numbers(
     if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
         raise UsageError.at(
             f"select() got values of type {chosen.dtype}",
-            todo="pass a mask, numbers of samples, an expression of pyarrow.compute (pc.field('size') > 1000), or a "
+            todo="choose by keys with pc.field('key').isin(keys) of pyarrow.compute"
+            if chosen.dtype.kind in "UOS"
+            else "pass a mask, numbers of samples, an expression of pyarrow.compute (pc.field('size') > 1000), or a "
             "function of a batch of rows",
         )
     ordered: Integers = np.sort(chosen.astype(np.int64))

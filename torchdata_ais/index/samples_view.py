@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, SupportsIndex, overload
+from typing import Any, NoReturn, SupportsIndex, overload
 
 import msgspec
 import numpy as np
@@ -384,6 +384,13 @@ class NumberedSamples:
                 f"there is no sample {number} in an index of {len(self)} samples, which begin at 0"
             )
         return self.take([number % len(self)])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> NoReturn:
+        """Refuse torch's `DataLoader`, which takes an index for a data set."""
+        raise UsageError.at(
+            "an index has the places of samples, not the samples",
+            todo="pass SampleDataset(index, Decoder()) to DataLoader",
+        )
 
     def _number_of(self, key: str) -> int:
         begin = 0

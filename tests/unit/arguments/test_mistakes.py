@@ -511,6 +511,24 @@ OTHERS: dict[str, Case] = {
         r"hold bytes, as stored \(jpg, cls\)",
         r"Decoder\(\)",
     ),
+    "DataLoader over an index": case(
+        lambda g: first(DataLoader(g.index, batch_size=2)),  # type: ignore[arg-type]
+        "n index has the places of samples",
+        r"SampleDataset\(index, Decoder\(\)\)",
+    ),
+    "keys for select": case(
+        lambda g: g.index.select(["k0", "k1"]), "select\\(\\) got values of type", r"pc\.field\('key'\)\.isin\(keys\)"
+    ),
+    "a pattern of a writer as a source": case(
+        lambda g: first(AISSourceLister(f"{g.folder}/train-%06d.tar").load_tar()),
+        "'%06d' in it is a placeholder, as of a writer",
+        "a template of two numbers",
+    ),
+    "an f-string without its f": case(
+        lambda g: first(AISSourceLister("ais://imgs/train-{i}.tar", cluster=g.cluster).load_tar()),
+        r"'{i}' in it is a placeholder, as of an f-string",
+        "a template of two numbers",
+    ),
     "a key that is not in the index": case(
         lambda g: g.index["cat"], "no sample has the key 'cat'", "up to the first dot, as 'k0'"
     ),

@@ -302,6 +302,7 @@ def _until_answered(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)(?=\D*\Z)")
+_PATTERN = re.compile(r"%\d*d|\{\w+(?::\w+)?\}")
 
 
 def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named: int = 0) -> NotFoundError:
@@ -317,6 +318,13 @@ def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named
     """
     place = parse_url(url)
     stem, found, _ = place.name.rpartition("/")
+    if pattern := _PATTERN.search(place.name):
+        what = "as of a writer" if pattern[0].startswith("%") else "as of an f-string without its f"
+        return _renamed(
+            error,
+            f"{place.uri} does not exist: {pattern[0]!r} in it is a placeholder, {what}",
+            "name shards by a template of two numbers, such as train-{000000..000009}.tar",
+        )
     number = _NUMBER.search(place.name, len(stem) + len(found))
     if number is None or place.kind in ("http", "stdin"):
         return error
@@ -343,7 +351,12 @@ def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named
         every = f"{place.name[: number.start()]}*{place.name[number.end() :]}"
         every = every if place.kind == "file" else replace(place, name=prefix).uri
         todo = _remedy_of_gap(place.name, number.span(), names, every)
-    told = NotFoundError.at(f"{uri} does not exist: {wanted}{where} has {there}", todo=todo, **error.place)
+    return _renamed(error, f"{uri} does not exist: {wanted}{where} has {there}", todo)
+
+
+def _renamed(error: NotFoundError, what: str, todo: str) -> NotFoundError:
+    """Return the error with other sentences."""
+    told = NotFoundError.at(what, todo=todo, **error.place)
     told.status = error.status
     told.__cause__, told.__suppress_context__ = error.__cause__, True
     return told
