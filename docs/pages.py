@@ -1,7 +1,7 @@
 """Makes pages of the site out of texts that stand elsewhere in the repository, as they are.
 
 README, changelog and the guides in the package link to each other by their places in the repository. `on_files` adds
-them, `on_page_markdown` turns those links, and the absolute ones of the README, into links between pages.
+them, `on_page_markdown` turns those links into links between pages.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ TEXTS = (
     "SECURITY.md",
     "benchmarks/README.md",
 )
-REPOSITORY = re.compile(
-    r"https://(?:github\.com/NVIDIA/torchdata-ais/(?:blob|tree)|raw\.githubusercontent\.com/NVIDIA/torchdata-ais)/main/"
-)
-LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[#)])")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 
 
 def sources() -> dict[str, Path]:
@@ -44,18 +41,18 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:  # noqa: ARG001 - mkdocs' names
-    """Link to the page where there is one, and to the repository elsewhere."""
+    """Link to the page where there is one; name files that are not on the site without a link."""
     here = posixpath.dirname(page.file.src_uri)
 
     def linked(found: re.Match[str]) -> str:
-        target = found[1]
-        absolute = REPOSITORY.match(target)
-        if not absolute and "://" in target:
-            return target
-        place = target[absolute.end() :] if absolute else posixpath.normpath(posixpath.join(here, target))
+        text, target, anchor = found.groups()
+        if "://" in target:
+            return found[0]
+        place = posixpath.normpath(posixpath.join(here, target))
         for name in (place.removeprefix(PACKAGE), place.removeprefix("docs/")):
             if files.get_file_from_path(name):
-                return posixpath.relpath(name, here or ".")
-        return target
+                return f"[{text}]({posixpath.relpath(name, here or '.')}{anchor or ''})"
+        there = (Path(page.file.abs_src_path).parent / target).exists()
+        return text if there else found[0]  # what is no link stands in code
 
     return LINK.sub(linked, markdown)

@@ -1,4 +1,4 @@
-"""The README's numbers are those of benchmarks/table.json, and rows that lose samples are not measured."""
+"""The numbers in the tables are those of benchmarks/table.json, and rows that lose samples are not measured."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             del sys.modules[name]
 
 
-def test_the_table_of_the_readme_is_that_of_the_json(benchmark: Any) -> None:
+def test_the_tables_are_those_of_the_json(benchmark: Any) -> None:
     table = benchmark("table")
-    readme = (ROOT / "README.md").read_text()
-    made = table.render(json.loads(table.JSON.read_text()))
-    assert table.put(readme, made) == readme, "run: python benchmarks/table.py"
+    results = json.loads(table.JSON.read_text())
+    made = table.render(results)
+    for place, rows in ((table.ALL, made), (table.README, table.excerpt(results))):
+        text = place.read_text()
+        assert table.put(text, rows) == text, "run: python benchmarks/table.py"
+    assert not re.search(r"\d\.\d\d? times", table.README.read_text())  # figures in prose would grow old
     assert re.search(r"measured on \d{4}-\d\d-\d\d at commit [0-9a-f]{7}", made)
 
 
@@ -61,15 +64,17 @@ def test_one_command_measures_and_writes_the_table(
         asked.extend(words)
         Path(words[-1]).write_text(json.dumps(results))
 
-    readme = tmp_path / "README.md"
-    readme.write_text(table.README.read_text())
-    monkeypatch.setattr(table, "README", readme)
+    for name in ("README", "ALL"):
+        copy = tmp_path / f"{name}.md"
+        copy.write_text(getattr(table, name).read_text())
+        monkeypatch.setattr(table, name, copy)
     monkeypatch.setattr(table, "JSON", tmp_path / "table.json")
     table.JSON.write_text(json.dumps(before))
     monkeypatch.setattr(table.figure, "SVG", tmp_path / "speed.svg")
     monkeypatch.setattr(run, "main", measure)
     table.main(["--measure", "--rounds", "3"])
-    assert "at commit 0123456" in readme.read_text()
+    assert "at commit 0123456" in table.ALL.read_text()
+    assert table.excerpt(results) in table.README.read_text()
     written = json.loads(table.JSON.read_text())
     assert written["cases"]["decode"]["measured"]["commit"] == "0123456789abcdef"
     assert written["cases"]["memory"]["measured"]["date"] == before["surroundings"]["date"]

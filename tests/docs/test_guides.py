@@ -223,9 +223,5 @@ def test_python_blocks_need_nothing_but_the_package() -> None:
             assert foreign <= brought, guide.name
 
 
-def test_the_readme_leads_to_every_guide() -> None:
-    readme = (FOLDER.parents[1] / "README.md").read_text()
-    linked = set(
-        re.findall(r"\]\(https://github\.com/[\w/-]+/blob/main/torchdata_ais/docs/(\w+\.md)\)", readme)
-    )
-    assert linked == {path.name for path in GUIDES} - {"README.md"}
+def test_the_readme_leads_to_the_table_of_guides() -> None:
+    assert "](torchdata_ais/docs/README.md)" in (FOLDER.parents[1] / "README.md").read_text()

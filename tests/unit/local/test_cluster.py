@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -299,3 +300,25 @@ def test_the_readme_shows_the_coverage_table_as_it_is() -> None:
     readme = (Path(torchdata_ais.local.__file__).parent / "README.md").read_text()
     _, _, rest = readme.partition("<!-- coverage -->\n")
     assert rest.partition("<!-- /coverage -->")[0] == coverage_table()
+
+
+@pytest.mark.ci
+def test_the_test_files_of_the_readme_pass(tmp_path: Path) -> None:
+    readme = (Path(torchdata_ais.local.__file__).parent / "README.md").read_text()
+    files = dict(re.findall(r"```python\n# ((?:conftest|test_\w+)\.py)\n(.*?)```\n", readme, re.DOTALL))
+    assert sorted(files) == ["conftest.py", "test_chain.py"]
+    for name, code in files.items():
+        (tmp_path / name).write_text(code)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        tmp_path,
+        tmp_path,
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
