@@ -215,7 +215,7 @@ def test_python_blocks_need_nothing_but_the_package() -> None:
             modules = set(re.findall(r"^(?:from|import) (\w+)", block["code"], re.MULTILINE))
             foreign = (
                 modules
-                - {"torch", "torchdata", "pyarrow", "numpy", "torchdata_ais"}
+                - {"torch", "torchdata", "pyarrow", "numpy", "PIL", "torchdata_ais"}
                 - set(sys.stdlib_module_names)
             )
             needs = NEEDS.match(block["code"])

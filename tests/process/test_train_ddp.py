@@ -6,7 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from service_sessions import run_module
+
+import torchdata_ais
+from torchdata_ais import convert
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -30,3 +34,25 @@ def test_two_ranks_train_stop_in_mid_epoch_and_resume(tmp_path: Path) -> None:
     found = re.search(r"steps (\d+), evaluated (\d+) samples", resumed)
     assert found is not None, resumed
     assert (int(found[1]), int(found[2])) == (STEPS - 4, 60)
+
+
+@pytest.mark.ci
+def test_the_script_of_the_guide_trains_and_continues_on_another_number_of_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("photos")
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(32):
+            Image.new("RGB", (64, 64), (number, 0, 0)).save(folder / name / f"{number}.jpg")
+    convert("photos", "shards/train-%06d.tar", index=True)
+    guide = (Path(torchdata_ais.__file__).parent / "docs" / "ddp.md").read_text()
+    script = re.findall(r"```python\n# train\.py\n(.*?)```", guide, re.DOTALL)[0]
+    Path("train.py").write_text(script)
+    run = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
+    first = run_module(*run, "2", "train.py", timeout_s=110)
+    assert re.findall(r"epoch (\d): (\d) steps of 16 samples on 2 ranks", first) == [("0", "4"), ("1", "4")]
+    Path("train.py").write_text(script.replace("loader.epochs(2)", "loader.epochs(3)"))
+    again = run_module(*run, "1", "train.py", timeout_s=110)
+    assert re.findall(r"epoch (\d): (\d) steps of 16 samples on 1 ranks", again) == [("2", "4")]

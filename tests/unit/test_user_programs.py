@@ -56,3 +56,26 @@ def test_pyright_agrees() -> None:
         if entry["severity"] == "error"
     }
     assert lines == {number for number, _ in EXPECTED}, done.stdout
+
+
+@pytest.mark.ci
+def test_pyright_passes_the_programs_of_the_guides(tmp_path: Path) -> None:
+    """Libraries that are not here, names used again by the next block, and what a loop binds do not count."""
+    pytest.importorskip("pyright")
+    command = [sys.executable, "-m", "pyright"]
+    if subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60).returncode != 0:
+        pytest.skip("pyright cannot start here")
+    for guide in [*(ROOT / "torchdata_ais" / "docs").glob("*.md"), ROOT / "README.md"]:
+        blocks = re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.MULTILINE | re.DOTALL)
+        (tmp_path / f"guide_{guide.stem}.py").write_text("\n".join(blocks))
+    rules = {
+        f"report{name}": False
+        for name in ("MissingImports", "MissingModuleSource", "Redeclaration", "PossiblyUnboundVariable")
+    }
+    settings = {"include": [str(tmp_path)], "extraPaths": [str(ROOT)], **rules}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command += ["--outputjson", "--pythonpath", sys.executable, "-p", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    texts = [f"{Path(one['file']).name}: {one['message']}" for one in found if one["severity"] == "error"]
+    assert not texts, "\n".join(texts)
