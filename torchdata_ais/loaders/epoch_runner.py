@@ -54,6 +54,13 @@ def another_epoch(wanted: int, under_way: int) -> UsageError:
     )
 
 
+def _by_index(name: str) -> UsageError:
+    return UsageError.at(
+        f"{name} of a stream, which counts its steps in each epoch alone",
+        todo="begin the pipe with .read_samples(), which reads by an index",
+    )
+
+
 class EpochRunner:
     """Runs epochs of a pipe, and tracks the position.
 
@@ -174,6 +181,19 @@ class EpochRunner:
         See `AISLoader.samples_of`.
         """
         raise NotImplementedError
+
+    def start_at(self, step: int) -> None:
+        """Make the next epoch begin at a step of the run."""
+        raise _by_index(f"start_step={step}")
+
+    @property
+    def run_step(self) -> int:
+        """Number of global batches given out over the run."""
+        raise _by_index("loader.step")
+
+    def samples_seen(self) -> tuple[int, ...]:
+        """Return how many samples of each source were drawn over the run."""
+        raise _by_index("loader.samples_seen()")
 
     def take_state(self) -> None:
         """Save the position: the engine may be gone when it is requested."""

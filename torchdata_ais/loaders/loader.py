@@ -138,6 +138,8 @@ def _kind(value: object, names: set[str]) -> tuple[str, str]:
 
 _log = logging.getLogger("torchdata_ais")
 
+_MOST_STEPS = 1 << 31  # to begin at: times the largest global batch they can be counted
+
 _SEEDED = {"shuffle", "shuffled", "rsample", "resampled", "read_samples", "mix_random"}
 """Stages whose result is another one in each epoch."""
 
@@ -180,6 +182,8 @@ class AISLoader:
             of the pipe, for each rank. The order of an epoch is then a function of (data, seed, epoch, global batch)
             alone, and ranks take equal steps.
         tail: By index, the treatment of a remainder; see `AISSampleReader`.
+        start_step: By index, the step of the run to begin at, as if its state had been loaded: with the same data, seed
+            and global batch it gives the same batches. `load_state_dict` takes its place.
         rank: This rank. None: that of torch.distributed at the first iteration.
         world_size: How many ranks share out the data; 1 for a loader of this process alone. Goes with `rank`.
         store: A store of torch.distributed by which the ranks compare their listings; each loader of a run in turn may
@@ -248,6 +252,7 @@ class AISLoader:
         stats_every: float = 60.0,
         global_batch: int | None = None,
         tail: Tail | None = None,
+        start_step: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
         store: Any = None,
@@ -284,6 +289,8 @@ class AISLoader:
             how = EngineOptions(num_workers, prefetch, multiprocessing_context, stall_after, records)
             given = EpochOptions(seed, epoch_steps, global_batch, tail)
             self._runner = runner_of(pipe, how, given, self._meeting)
+            if whole_number(start_step, "start_step", most=_MOST_STEPS):
+                self._runner.start_at(start_step)
             self._observing: Observing | None = None
             if records:
                 self._observing = Observing(
@@ -347,6 +354,36 @@ class AISLoader:
             if isinstance(part, AISSourceLister):
                 return part.read_classes()
         return None
+
+    @property
+    def step(self) -> int:
+        """The number of steps of the run so far, over all epochs.
+
+        Raises:
+            UsageError: The pipe does not read by index.
+        """
+        return self._runner.run_step
+
+    def samples_seen(self) -> tuple[int, ...]:
+        """Return how many samples of each source were drawn for the steps so far.
+
+        Those of all ranks are counted, and the remainder of an epoch that ``tail="drop"`` left out.
+
+        Returns:
+            A number for each index of the `Mixture`, in its order.
+
+        Raises:
+            UsageError: The pipe does not read by index.
+
+        Example:
+            >>> from torchdata_ais import AISSampleReader, SampleIndex
+            >>> from torchdata_ais.testing import example_shards
+            >>> pipe = AISSampleReader(SampleIndex.build(example_shards(counts=(30, 50, 20)))).batched(8)
+            >>> with ais_loader(pipe, start_step=10) as loader:
+            ...     loader.step, loader.samples_seen(), len(list(loader)), loader.step
+            (10, (80,), 3, 13)
+        """
+        return self._runner.samples_seen()
 
     @property
     def steps_left(self) -> int:

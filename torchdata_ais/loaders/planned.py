@@ -153,6 +153,12 @@ class RunUnderWay:
             )
         return epoch.step
 
+    def seen(self) -> tuple[int, ...]:
+        """Return how many samples of each index of the mixture were drawn."""
+        counts = self.run().counts(self.run().position(self.step))
+        now = [number for number, place in enumerate(self.places()) if place is not None]
+        return tuple(counts[number] for number in now)
+
     def state(self) -> PlanState:
         """Return where the run is: after the batch that was given out last."""
         run, epoch = self.run(), self.epoch()
@@ -438,6 +444,20 @@ class PlannedRunner(EpochRunner):
                 " the state between epochs",
             )
         return self._under_way.state()
+
+    @override
+    def start_at(self, step: int) -> None:
+        self._under_way.step = step
+        self._loaded, self._begun_at = True, None
+
+    @property
+    @override
+    def run_step(self) -> int:
+        return self._under_way.step
+
+    @override
+    def samples_seen(self) -> tuple[int, ...]:
+        return self._under_way.seen()
 
     @override
     def load(self, state: object, allow: Collection[str]) -> None:
