@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchdata_ais import AISSampleReader, AISSourceLister, SampleDataset, SampleIndex, ais_loader
+from torchdata_ais import AISSampleReader, AISSourceLister, Mixture, SampleDataset, SampleIndex, ais_loader
 from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.testing import example_shards
 
@@ -117,3 +117,26 @@ def test_a_loader_made_again_for_each_epoch_is_reported_once(caplog: pytest.LogC
         loader.set_epoch(1)
         list(loader)
     assert not caplog.records
+
+
+@pytest.mark.parametrize("join", ["mix_random", "concat", "mix_round_robin", "zip"])
+def test_a_stream_of_several_pipes_names_the_ways_that_have_a_state(join: str) -> None:
+    shards = example_shards()
+
+    def samples() -> Any:
+        return AISSourceLister(shards).load_tar().group_samples()
+
+    with ais_loader(getattr(samples(), join)(samples()).batched(2)) as loader:
+        next(iter(loader))
+        with pytest.raises(StateError, match=rf"stage {join}.* reads 2 pipes.*Mixture.*SampleIndex\.concat"):
+            loader.state_dict()
+    first, second = (SampleIndex.build(example_shards(counts=counts)) for counts in ((6,), (4, 3)))
+    ways: list[Any] = [
+        AISSourceLister([*shards, *example_shards(counts=(4,))]).load_tar().group_samples(),
+        AISSampleReader(Mixture({first: 0.7, second: 0.3})),
+        AISSampleReader(SampleIndex.concat([first, second])),
+    ]
+    for way in ways:
+        with ais_loader(way.batched(2)) as loader:
+            next(iter(loader))
+            assert loader.state_dict()

@@ -77,7 +77,15 @@ def _walk(tail: IterDataPipe[Any]) -> Chain | Obstacle:
                 todo="take the state of ais_loader(pipe), or of as_dataset(pipe)",
             )
             return Obstacle(pipe, why)
-        if len(above) != 1:
+        if len(above) > 1:
+            why = StateError.at(
+                f"the stage {stage_of(pipe).describe()} reads {len(above)} pipes, which a state of streams cannot hold",
+                todo="name the shards of all in one list_ais; or read by index, which has a state: "
+                "AISSampleReader(Mixture({first: 0.7, second: 0.3})) mixes, AISSampleReader(SampleIndex.concat([first, "
+                "second])) takes one after the other",
+            )
+            return Obstacle(pipe, why)
+        if not above:
             why = StateError.at(
                 f"{pipe!r} does not stand in a straight chain below one load_tar",
                 todo="take checkpoints of list_ais, load_tar, group_samples and stages chained below them",
