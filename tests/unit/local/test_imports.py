@@ -66,5 +66,5 @@ def test_no_file_of_it_imports_itself_through_others() -> None:
 
 
 def test_it_has_a_section_of_its_own_in_the_readmes() -> None:
-    assert "/torchdata_ais/local/README.md)" in (ROOT / "README.md").read_text()
+    assert "](torchdata_ais/local/README.md)" in (ROOT / "README.md").read_text()
     assert "](../local/README.md)" in (PACKAGE / "docs" / "README.md").read_text()
