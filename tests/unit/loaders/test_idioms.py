@@ -128,7 +128,7 @@ def test_a_stream_of_several_pipes_names_the_ways_that_have_a_state(join: str) -
 
     with ais_loader(getattr(samples(), join)(samples()).batched(2)) as loader:
         next(iter(loader))
-        with pytest.raises(StateError, match=rf"stage {join}.* reads 2 pipes.*Mixture.*SampleIndex\.concat"):
+        with pytest.raises(StateError, match=rf"^\.{join}\(\) reads 2 pipes.*Mixture.*SampleIndex\.concat"):
             loader.state_dict()
     first, second = (SampleIndex.build(example_shards(counts=counts)) for counts in ((6,), (4, 3)))
     ways: list[Any] = [

@@ -119,7 +119,7 @@ def test_explain_says_what_does_not_mix_and_cannot_be_resumed() -> None:
     pipe = AISSourceLister(example_shards()).load_tar().group_samples()
     assert "order: the same in every epoch" in str(explain(pipe))
     mixed = RandomMix(pipe, AISSourceLister(example_shards()).load_tar().group_samples())
-    assert "checkpoints: none can be taken: The stage mix_random" in str(explain(mixed))
+    assert "checkpoints: none can be taken: .mix_random() reads 2 pipes" in str(explain(mixed))
     assert explain(mixed).shards == 6
 
 

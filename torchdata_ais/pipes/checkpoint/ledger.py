@@ -79,7 +79,7 @@ def _walk(tail: IterDataPipe[Any]) -> Chain | Obstacle:
             return Obstacle(pipe, why)
         if len(above) > 1:
             why = StateError.at(
-                f"the stage {stage_of(pipe).describe()} reads {len(above)} pipes, which a state of streams cannot hold",
+                f".{stage_of(pipe).functional_name}() reads {len(above)} pipes, which a state of streams cannot hold",
                 todo="name the shards of all in one list_ais; or read by index, which has a state: "
                 "AISSampleReader(Mixture({first: 0.7, second: 0.3})) mixes, AISSampleReader(SampleIndex.concat([first, "
                 "second])) takes one after the other",
