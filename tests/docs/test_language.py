@@ -1,9 +1,10 @@
-"""Docstrings of the package follow the language rules of CONTRIBUTING.md."""
+"""Docstrings and guides follow the language rules of CONTRIBUTING.md."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "torchdata_ais"
@@ -38,3 +39,28 @@ def test_avoided_words_are_at_most_one_in_a_thousand() -> None:
     words = sum(len(text.split()) for text in texts.values())
     found = [(place, word[0]) for place, text in texts.items() for word in AVOIDED.finditer(text)]
     assert len(found) <= words / 1000, found
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a guide without code, tables and headings; inline code counts as a word."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    for paragraph in re.split(r"\n\s*\n|\n(?=- |\d+\. |\||#)", text):
+        if not paragraph.startswith(("|", "#", "<")):
+            plain = re.sub(r"`[^`]*`", "CODE", " ".join(paragraph.split()))
+            yield from re.split(r"(?<=[.!?:])\s+(?=[A-Z`\[*C])", plain)
+
+
+def test_sentences_of_guides_have_at_most_25_words() -> None:
+    assert [len(one.split()) for one in sentences("One two. `a b` four\nfive:\n\n- Six\n\n| a b |\n")] == [
+        2,
+        3,
+        2,
+    ]
+    guides = [*(PACKAGE / "docs").glob("*.md"), PACKAGE.parent / "README.md"]
+    long = [
+        f"{guide.name}: {one}"
+        for guide in guides
+        for one in sentences(guide.read_text())
+        if len(one.split()) > 25
+    ]
+    assert not long, "\n".join(long)
