@@ -15,7 +15,9 @@ from forked_ranks import run_forked
 from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais._util.world import World
 from torchdata_ais.errors import AISError, LoaderError
+from torchdata_ais.loaders import loader
 from torchdata_ais.loaders.rank_setup import JobErrors
+from torchdata_ais.ranks import start_heartbeat
 from torchdata_ais.ranks.group import Ranks
 from torchdata_ais.ranks.job_counts import Counted, JobCounts
 from torchdata_ais.ranks.start_heartbeat import interval_of
@@ -362,3 +364,27 @@ def test_an_epoch_is_empty_if_no_rank_has_a_batch(workers: int, tmp_path: Path) 
         assert error.startswith(expected)
     said = "rank 1 of 2 has no batch in epoch 0: select(is_chosen) was true for none of 300 items"
     assert [[line for line in answer["log"] if "no batch" in line] for answer in answers] == [[], [said]]
+
+
+def is_late(sample: Any, rank: int) -> bool:
+    """Return False for all samples of rank 0, and for rank 1 after a second and a half."""
+    time.sleep(1.5 * rank / (SHARDS * SAMPLES / 2))
+    return rank == 1 and sample["__key__"].startswith(f"{SHARDS - 1}-")
+
+
+def rank_with_a_late_batch(rank: int, job: dict[str, Any]) -> int:
+    start_heartbeat.SILENT_S = 0.3  # after which a rank that begins is taken for dead
+    loader._EMPTY_WAIT_S = job["wait_s"]
+    choose = partial(is_late, rank=rank)
+    pipe = AISSourceLister(job["shards"]).load_tar().group_samples().select(choose).to_tuple("cls").batched(5)
+    with ais_loader(pipe) as batches:
+        return len(list(batches))
+
+
+@pytest.mark.filterwarnings("ignore:.*may take different numbers of steps")
+@pytest.mark.parametrize("wait_s", [60.0, 0.2])
+def test_a_rank_whose_first_batch_is_late_is_not_taken_for_dead(wait_s: float, tmp_path: Path) -> None:
+    shards = shards_of(tmp_path, 1000)
+    answers = run_forked(rank_with_a_late_batch, 2, tmp_path / "job", shards=shards, wait_s=wait_s)
+    assert [answer["value"] for answer in answers] == [0, 30]
+    assert any("rank 0 of 2 has no batch in epoch 0" in line for line in answers[0]["log"])

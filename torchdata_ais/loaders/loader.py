@@ -138,6 +138,7 @@ def _kind(value: object, names: set[str]) -> tuple[str, str]:
 
 _log = logging.getLogger("torchdata_ais")
 
+_EMPTY_WAIT_S = 60.0  # for other ranks, if this one has no batch
 _MOST_STEPS = 1 << 31  # to begin at: times the largest global batch they can be counted
 
 _SEEDED = {"shuffle", "shuffled", "rsample", "resampled", "read_samples", "mix_random"}
@@ -546,7 +547,8 @@ class AISLoader:
     def _check_empty(self, counts: Counts, *, refuse: bool) -> None:
         """Raise `LoaderError` for an epoch without a batch on any rank.
 
-        Where only this rank has none, or the ranks have no common store, that is logged.
+        Where only this rank has none, that is logged; so it is if another rank does not say within a minute whether it
+        has one, or the ranks have no common store.
 
         Args:
             counts: Of this rank's stages in the epoch.
@@ -560,7 +562,7 @@ class AISLoader:
             return
         if ranks is not None:
             names = {rank: f"{self._has_batch()}/{rank}" for rank in range(ranks.world_size)}
-            heard = ranks.hear(names, unless=self._has_batch())
+            heard = ranks.hear_within(names, _EMPTY_WAIT_S, unless=self._has_batch())
             if heard:
                 counts = added([json.loads(one) for one in heard.values()])
                 where = f" on any of {ranks.world_size} ranks"

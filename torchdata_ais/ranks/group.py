@@ -257,12 +257,35 @@ class Ranks:
         key = f"{self.prefix}/{name}"
         return self.calls.get(key) if self.calls.has(key) else None
 
-    def hear(self, names: Mapping[int, str], unless: str | None = None) -> dict[int, bytes]:
+    def hear_within(self, names: Mapping[int, str], wait_s: float, unless: str) -> dict[int, bytes]:
+        """Return the values of all ranks, or nothing if they do not come in time.
+
+        Ranks that are training send no heartbeat: a slow one is not taken for dead.
+
+        Args:
+            names: The key of each rank.
+            wait_s: How long to wait at most.
+            unless: A key that ends the wait.
+
+        Raises:
+            LoaderError: A rank reports an error; or the store is gone.
+        """
+        deadline = time.monotonic() + wait_s
+        keys = {rank: f"{self.prefix}/{name}" for rank, name in names.items()}
+        pause_s, longest_s = 0.001, self._longest_pause_s()
+        while not self.calls.has(*keys.values()):
+            if self.calls.has(f"{self.prefix}/{unless}") or time.monotonic() > deadline:
+                return {}
+            self.look_round()
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
+        return self.calls.get_all(keys)
+
+    def hear(self, names: Mapping[int, str]) -> dict[int, bytes]:
         """Return values of other ranks; wait for them.
 
         Args:
             names: The key of each rank.
-            unless: A key that ends the wait. Then nothing is returned.
 
         Raises:
             LoaderError: One of them failed, died or does not come; or the store is gone.
@@ -274,8 +297,6 @@ class Ranks:
         pause_s, next_look = 0.001, time.monotonic() + look_s
         # Polled rather than waited for, so that a rank that failed or died is seen in between.
         while not self.calls.has(*keys.values()):
-            if unless is not None and self.calls.has(f"{self.prefix}/{unless}"):
-                return {}
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + look_s
                 self.check()
