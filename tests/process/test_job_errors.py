@@ -351,6 +351,7 @@ def epochs_of_a_rank(rank: int, job: dict[str, Any]) -> list[Any]:
     return found
 
 
+@pytest.mark.quick(1)
 @pytest.mark.filterwarnings("ignore:.*may take different numbers of steps")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_epoch_is_empty_if_no_rank_has_a_batch(workers: int, tmp_path: Path) -> None:
@@ -381,6 +382,7 @@ def rank_with_a_late_batch(rank: int, job: dict[str, Any]) -> int:
         return len(list(batches))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.filterwarnings("ignore:.*may take different numbers of steps")
 @pytest.mark.parametrize("wait_s", [60.0, 0.2])
 def test_a_rank_whose_first_batch_is_late_is_not_taken_for_dead(wait_s: float, tmp_path: Path) -> None:
