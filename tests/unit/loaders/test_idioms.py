@@ -119,6 +119,7 @@ def test_a_loader_made_again_for_each_epoch_is_reported_once(caplog: pytest.LogC
     assert not caplog.records
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("join", ["mix_random", "concat", "mix_round_robin", "zip"])
 def test_a_stream_of_several_pipes_names_the_ways_that_have_a_state(join: str) -> None:
     shards = example_shards()

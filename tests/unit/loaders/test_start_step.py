@@ -26,7 +26,7 @@ def keys_of(loader: Any) -> list[Any]:
     return [keys for _ in loader.epochs(EPOCHS) for (keys,) in loader]
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("tail", ["short", "drop", "pad"])
 @pytest.mark.parametrize(
     ("name", "epoch_steps"), [("index", None), ("index", 7), ("all", None), ("never", 7)]
