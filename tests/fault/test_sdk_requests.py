@@ -347,6 +347,7 @@ def test_promise_3_an_entry_on_two_pages_is_one_object_and_the_listing_keeps_its
     assert asked == [("", ""), ("lst-7", "p2"), ("lst-7", "p3")]
 
 
+@pytest.mark.ci
 def test_the_start_of_a_transform_may_take_as_long_as_its_pods_may() -> None:
     """The deadline of other requests is shorter than what pods need."""
 

@@ -223,6 +223,7 @@ def test_buckets_are_renamed(ais_client: Any, ais_bucket: Any) -> None:
         renamed.delete()
 
 
+@pytest.mark.ci
 def test_summary_and_info_count_the_objects(ais_bucket: Any) -> None:
     put(ais_bucket, "a", b"aaa")
     put(ais_bucket, "b", b"b")

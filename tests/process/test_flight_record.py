@@ -60,6 +60,7 @@ def the_flight(folder: Path) -> Flight:
     return read_flight(path)
 
 
+@pytest.mark.ci
 def test_a_stall_puts_the_stacks_of_all_processes_on_record(tmp_path: Path) -> None:
     with (
         loader_of(tmp_path, stand_still, num_workers=2, stall_after=1.2) as loader,

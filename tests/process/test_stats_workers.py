@@ -101,6 +101,7 @@ def test_a_stall_names_worker_stage_and_sample(log: Path) -> None:
     assert "in hang_at_the_fourth" in log.read_text()  # the stacks
 
 
+@pytest.mark.ci
 def test_no_stall_while_the_training_loop_takes_its_time() -> None:
     with ais_loader(chain().batched(1), num_workers=1, prefetch=0, stall_after=1.0) as loader:
         for index, _ in enumerate(loader):

@@ -115,6 +115,7 @@ def test_the_host_of_an_absolute_target_counts_and_old_requests_name_one(cluster
     assert ask(url, "GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: 127.0.0.1")[0] == 400
 
 
+@pytest.mark.ci
 def test_transforms_are_made_and_changed_with_the_secret_only(cluster: LocalCluster) -> None:
     cluster.client().etl("upper-a").init_class()(Upper)
     log = cluster.client().etl("upper-a").logs()[0].logs

@@ -158,6 +158,7 @@ def test_promise_8_an_index_names_no_shard_elsewhere(name: str, tmp_path: Path) 
         SampleIndex.open(place)
 
 
+@pytest.mark.ci
 def test_all_names_of_a_large_index_are_compared_page_by_page(tmp_path: Path) -> None:
     count = 3 * 4096
     writer = IndexWriter(LocalFolder(tmp_path))

@@ -548,6 +548,7 @@ def test_the_command_makes_the_bucket_and_gives_json(tmp_path, tree, ais_cluster
         bucket.delete(missing_ok=True)
 
 
+@pytest.mark.ci
 def test_the_command_takes_functions_by_name_and_several_sources(tmp_path, monkeypatch):
     (tmp_path / "my_functions_of_convert.py").write_text(
         "def keep(sample): return sample['cls'] != b'0'\n"
