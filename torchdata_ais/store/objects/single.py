@@ -302,7 +302,7 @@ def _until_answered(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)(?=\D*\Z)")
-_PATTERN = re.compile(r"%\d*d|\{\w+(?::\w+)?\}")
+_PATTERN = re.compile(r"%\d*d(?!\w)|\{\w+(?::\w+)?\}")
 
 
 def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named: int = 0) -> NotFoundError:
@@ -317,6 +317,8 @@ def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named
         named: How many objects templates named; 0 if they were not counted.
     """
     place = parse_url(url)
+    if place.kind in ("http", "stdin"):
+        return error
     stem, found, _ = place.name.rpartition("/")
     if pattern := _PATTERN.search(place.name):
         what = "as of a writer" if pattern[0].startswith("%") else "as of an f-string without its f"
@@ -326,7 +328,7 @@ def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named
             "name shards by a template of two numbers, such as train-{000000..000009}.tar",
         )
     number = _NUMBER.search(place.name, len(stem) + len(found))
-    if number is None or place.kind in ("http", "stdin"):
+    if number is None:
         return error
     prefix = place.name[: number.start()]
     try:

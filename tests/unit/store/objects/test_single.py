@@ -18,6 +18,7 @@ from torchdata_ais.store import (
     open_blocks,
     put_object,
     resolve_options,
+    with_neighbours,
 )
 from torchdata_ais.testing import shard_bytes
 
@@ -193,3 +194,19 @@ def test_a_gap_in_the_numbers_of_shards_names_the_missing_ones(
         named = caught.value.todo.rpartition(" by ")[2]
         pipe = AISSourceLister(named, cluster=ais_cluster).load_tar()
         assert len(list(pipe)) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    "name", ["http://h/my%20data.tar", "http://h/a%2d.tar", "/none/all%done.tar", "/none/a.tar"]
+)
+def test_a_percent_sign_alone_is_not_a_placeholder(name: str) -> None:
+    error = NotFoundError.at("it is not there", url=name)
+    assert with_neighbours(error, name, StoreOptions()) is error
+
+
+@pytest.mark.parametrize(
+    "name", ["/none/s-%06d.tar", "/none/s-%d.tar", "/none/s-{i}.tar", "/none/s-{i:03d}.tar"]
+)
+def test_a_placeholder_is_named(name: str) -> None:
+    error = NotFoundError.at("it is not there", url=name)
+    assert "is a placeholder" in str(with_neighbours(error, name, StoreOptions()))
