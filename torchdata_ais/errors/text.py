@@ -136,7 +136,7 @@ def sentence_case(text: str) -> str:
     return text[0].upper() + text[1:] if _WORD.match(text) else text
 
 
-SCHEMES = {"aws": "s3", "gcp": "gs", "azure": "az"}
+_SCHEMES = {"aws": "s3", "gcp": "gs", "azure": "az"}
 """Provider in AIStore's requests -> scheme of its URIs, where these differ."""
 
 _OBJECT = re.compile(r"https?://[^/?#]+/v1/objects/([^/?#]+)/([^?#]+)(?:\?([^#]*))?")
@@ -158,8 +158,18 @@ def short_name(url: str) -> str:
     provider, space = (options.pop(name, [""])[0] for name in ("provider", "namespace"))
     if options:
         return url
-    inside = f"{space}/" if space else ""
-    return f"{SCHEMES.get(provider, provider or 'ais')}://{inside}{match[1]}/{unquote(match[2])}"
+    return object_uri(provider or "ais", space, match[1], unquote(match[2]))
+
+
+def object_uri(provider: str, namespace: str, bucket: str, name: str) -> str:
+    """Return the URI of an object, or of a bucket if `name` is empty.
+
+    Example:
+        >>> object_uri("aws", "", "pets", "a.tar"), object_uri("ais", "@#mine", "pets", "")
+        ('s3://pets/a.tar', 'ais://@#mine/pets')
+    """
+    space = f"{namespace}/" if namespace else ""
+    return f"{_SCHEMES.get(provider, provider)}://{space}{bucket}{f'/{name}' if name else ''}"
 
 
 def composed(what: str, todo: str, place: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.errors.redaction import redact, redact_text
-from torchdata_ais.errors.text import SCHEMES
+from torchdata_ais.errors.text import object_uri
 
 PROVIDERS = {
     "ais": "ais",
@@ -103,10 +103,7 @@ class Location:
         """The short form for people: ``ais://bucket/name``, or path or URL."""
         if self.kind != "object":
             return redact(self.name)
-        scheme = SCHEMES.get(self.provider, self.provider)
-        space = f"{self.namespace}/" if self.namespace else ""
-        name = f"/{self.name}" if self.name else ""
-        return f"{scheme}://{space}{self.bucket}{name}"
+        return object_uri(self.provider, self.namespace, self.bucket, self.name)
 
     @property
     def shown(self) -> str:
