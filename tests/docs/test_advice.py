@@ -6,24 +6,23 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.utils.data
 import typer.main
+from test_messages import PACKAGE, sources, text_of
 from typing_extensions import is_typeddict
 
 import torchdata_ais
 import torchdata_ais.dataloader2
 import torchdata_ais.store
-from torchdata_ais import errors, local
+from torchdata_ais import local
 from torchdata_ais._util import arguments
 from torchdata_ais.cli import app
 from torchdata_ais.pipes.base.pipe import IterDataPipe
 
-PACKAGE = Path(errors.__file__).parents[1]
 CHANGEABLE = {"map_dict", "rename", "rename_keys"}
 """Stages whose options are names of fields."""
 OF_OTHERS = {
@@ -35,20 +34,11 @@ PACKAGES = {"dill", "google-crc32c", "simplejpeg", "backports.zstd", "ray", "tor
 """Looked up on the package index by hand."""
 
 
-def text_of(node: ast.AST) -> str:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    if isinstance(node, ast.JoinedStr):
-        return "".join(map(text_of, node.values))
-    return "…"
-
-
 def texts() -> Iterator[tuple[str, str]]:
-    """Yield (place, text) of all strings in the package that are no docstrings."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    """Yield (place, text) of all strings in the package except docstrings."""
+    for path, tree in sources():
         if {"webdataset", "examples"} & set(path.parts):
             continue
-        tree = ast.parse(path.read_text())
         passed = {
             id(body[0].value)
             for node in ast.walk(tree)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,31 +41,27 @@ def test_mypy_accepts_the_programs_and_finds_each_mistake(tmp_path: Path) -> Non
     assert found == EXPECTED, done.stdout + done.stderr
 
 
-@pytest.mark.ci
-def test_pyright_agrees() -> None:
+def pyright(*arguments: str) -> list[dict[str, Any]]:
+    """Return the errors that pyright finds."""
     pytest.importorskip("pyright")
     command = [sys.executable, "-m", "pyright"]
     first = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
     if first.returncode != 0:
         pytest.skip(f"pyright cannot start here: {first.stderr.strip()[-200:]}")  # it found no node.js
-    command += ["--outputjson", "--pythonpath", sys.executable, str(PROGRAMS)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    report = json.loads(done.stdout)
-    lines = {
-        entry["range"]["start"]["line"] + 1
-        for entry in report["generalDiagnostics"]
-        if entry["severity"] == "error"
-    }
-    assert lines == {number for number, _ in EXPECTED}, done.stdout
+    command += ["--outputjson", "--pythonpath", sys.executable, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    return [one for one in json.loads(done.stdout)["generalDiagnostics"] if one["severity"] == "error"]
+
+
+@pytest.mark.ci
+def test_pyright_agrees() -> None:
+    lines = {entry["range"]["start"]["line"] + 1 for entry in pyright(str(PROGRAMS))}
+    assert lines == {number for number, _ in EXPECTED}
 
 
 @pytest.mark.ci
 def test_pyright_passes_the_programs_of_the_guides(tmp_path: Path) -> None:
     """Libraries that are not here, names used again by the next block, and what a loop binds do not count."""
-    pytest.importorskip("pyright")
-    command = [sys.executable, "-m", "pyright"]
-    if subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60).returncode != 0:
-        pytest.skip("pyright cannot start here")
     for guide in [*(ROOT / "torchdata_ais" / "docs").glob("*.md"), ROOT / "README.md"]:
         blocks = re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.MULTILINE | re.DOTALL)
         (tmp_path / f"guide_{guide.stem}.py").write_text("\n".join(blocks))
@@ -74,8 +71,5 @@ def test_pyright_passes_the_programs_of_the_guides(tmp_path: Path) -> None:
     }
     settings = {"include": [str(tmp_path)], "extraPaths": [str(ROOT)], **rules}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
-    command += ["--outputjson", "--pythonpath", sys.executable, "-p", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    found = json.loads(done.stdout)["generalDiagnostics"]
-    texts = [f"{Path(one['file']).name}: {one['message']}" for one in found if one["severity"] == "error"]
+    texts = [f"{Path(one['file']).name}: {one['message']}" for one in pyright("-p", str(tmp_path))]
     assert not texts, "\n".join(texts)
