@@ -53,6 +53,6 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
             if files.get_file_from_path(name):
                 return f"[{text}]({posixpath.relpath(name, here or '.')}{anchor or ''})"
         there = (Path(page.file.abs_src_path).parent / target).exists()
-        return text if there else found[0]  # what is no link stands in code
+        return text if there else found[0]  # not a link, but code
 
     return LINK.sub(linked, markdown)

@@ -12,7 +12,7 @@ from torchdata_ais._util.arguments import checked
 from torchdata_ais._util.device import DeviceName, device_memory
 from torchdata_ais._util.formatting import bytes_text, count_text, span_text, with_lines
 from torchdata_ais.errors import StateError, UsageError
-from torchdata_ais.observe.collect import counts_of, report_of
+from torchdata_ais.observe.collect import Counts, counts_of, report_of
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
 from torchdata_ais.pipes.base.torch_stages import stage_of
@@ -233,7 +233,7 @@ class Explanation:
     plan: PlannedRun | None = None
     start_spread_s: float = 0.0
     device: str = ""
-    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
 
     def __str__(self) -> str:
         return "\n".join([self.picture, *self._counted(), "", *self._lines()])
@@ -370,7 +370,7 @@ def explain(
     )
 
 
-def _counts_of(pipe: IterDataPipe[object]) -> dict[str, tuple[int, int]]:
+def _counts_of(pipe: IterDataPipe[object]) -> Counts:
     return {text: counts for text, counts in counts_of([report_of(pipe)]).items() if any(counts)}
 
 

@@ -552,19 +552,19 @@ class AISLoader:
 
         Args:
             counts: Of this rank's stages in the epoch.
-            refuse: Whether to raise or log. Other ranks hear of it in any case.
+            refuse: Whether to raise or log. The store gets the counts in any case.
         """
         ranks, world = self._meeting.ranks, self._meeting.world
-        where = ""
+        key, where = self._batch_key(), ""
         if ranks is not None:
-            ranks.tell(f"{self._has_batch()}/{ranks.rank}", json.dumps(counts))
+            ranks.tell(f"{key}/{ranks.rank}", json.dumps(counts))
         if not refuse:
             return
         if ranks is not None:
-            names = {rank: f"{self._has_batch()}/{rank}" for rank in range(ranks.world_size)}
-            heard = ranks.hear_within(names, _EMPTY_WAIT_S, unless=self._has_batch())
-            if heard:
-                counts = added([json.loads(one) for one in heard.values()])
+            names = {rank: f"{key}/{rank}" for rank in range(ranks.world_size)}
+            all_counts = ranks.hear_within(names, _EMPTY_WAIT_S, unless=key)
+            if all_counts:
+                counts = added([json.loads(one) for one in all_counts.values()])
                 where = f" on any of {ranks.world_size} ranks"
         why = first_empty(counts) or "no stage was given an item"
         if world.members[1] > 1 and not where:
@@ -581,11 +581,11 @@ class AISLoader:
     def _tell_of_batch(self) -> bool:
         """Let ranks without a batch know that this epoch has one; return True."""
         if self._meeting.ranks is not None:
-            self._meeting.ranks.tell(self._has_batch(), "1")
+            self._meeting.ranks.tell(self._batch_key(), "1")
         return True
 
-    def _has_batch(self) -> str:
-        """Return the key by which ranks tell that they have a batch in this epoch."""
+    def _batch_key(self) -> str:
+        """Return the key that ranks with a batch in this epoch set."""
         return f"batch/{self._begun_epochs}"
 
     def _check_end(self) -> None:

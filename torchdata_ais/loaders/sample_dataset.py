@@ -137,7 +137,7 @@ class SampleDataset(Dataset[Any]):
             self._joined.add_partners(sample, whole)
             self.index.relabel(sample, reference)
             items.append(sample if self.transform is None else self.transform(sample))
-        if self.transform is None and items and len(numbers) > 1:
+        if self.transform is None and not self._noted and len(items) > 1:
             self._note_bytes(items[0])
         return items
 
@@ -145,7 +145,7 @@ class SampleDataset(Dataset[Any]):
         """Log once that a batch of DataLoader has bytes in it."""
         fields = [name for name, value in sample.items() if isinstance(value, bytes)]
         worker = get_worker_info()
-        if fields and not self._noted and (worker is None or worker.id == 0):
+        if fields and (worker is None or worker.id == 0):
             _log.warning(
                 "the batches hold bytes, as stored (%s): make the data set with SampleDataset(index, Decoder())",
                 ", ".join(fields),

@@ -134,7 +134,7 @@ class AISSourceLister(Pipe[str]):
         return sum(sum(1 for _ in expand_template(text)) for text in named if "{" in text)
 
     def read_classes(self) -> tuple[str, ...] | Mapping[str, tuple[str, ...]] | None:
-        """Return the names of the classes in ``classes.json`` beside the shards.
+        """Return the names of the classes in ``classes.json`` next to the shards.
 
         They are by label; None if there are none, or of sources that are no strings or paths.
         """
