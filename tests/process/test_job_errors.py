@@ -354,7 +354,7 @@ def epochs_of_a_rank(rank: int, job: dict[str, Any]) -> list[Any]:
 @pytest.mark.quick(1)
 @pytest.mark.filterwarnings("ignore:.*may take different numbers of steps")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_is_empty_if_no_rank_has_a_batch(workers: int, tmp_path: Path) -> None:
+def test_promise_1_an_epoch_is_empty_if_no_rank_has_a_batch(workers: int, tmp_path: Path) -> None:
     shards, none = shards_of(tmp_path, 1000), {(0, 1), (2, 0), (2, 1)}
     job = {"shards": shards, "none": none, "workers": workers}
     answers = run_forked(epochs_of_a_rank, 2, tmp_path / "job", **job)
@@ -385,7 +385,9 @@ def rank_with_a_late_batch(rank: int, job: dict[str, Any]) -> int:
 @pytest.mark.quick(1)
 @pytest.mark.filterwarnings("ignore:.*may take different numbers of steps")
 @pytest.mark.parametrize("wait_s", [60.0, 0.2])
-def test_a_rank_whose_first_batch_is_late_is_not_taken_for_dead(wait_s: float, tmp_path: Path) -> None:
+def test_promise_6_a_rank_whose_first_batch_is_late_is_not_taken_for_dead(
+    wait_s: float, tmp_path: Path
+) -> None:
     shards = shards_of(tmp_path, 1000)
     answers = run_forked(rank_with_a_late_batch, 2, tmp_path / "job", shards=shards, wait_s=wait_s)
     assert [answer["value"] for answer in answers] == [0, 30]

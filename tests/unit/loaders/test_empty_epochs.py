@@ -53,7 +53,7 @@ CASES = {
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", CASES)
-def test_an_epoch_without_a_batch_is_an_error_that_names_the_stage(name: str, workers: int) -> None:
+def test_promise_1_an_epoch_without_a_batch_is_an_error_that_names_the_stage(name: str, workers: int) -> None:
     make, says = CASES[name]
     with ais_loader(make(), num_workers=workers) as loader:
         for epoch in range(2):

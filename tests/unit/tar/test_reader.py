@@ -191,7 +191,7 @@ def test_an_empty_pax_value_leaves_the_header_as_it_is():
 
 
 @pytest.mark.parametrize("kind", ["pax", "gnu"])
-def test_the_last_of_two_extension_headers_is_right_as_in_gnu_tar(kind, tmp_path):
+def test_promise_2_the_last_of_two_extension_headers_is_right_as_in_gnu_tar(kind, tmp_path):
     """Go and libarchive do the same, Python's tarfile takes the first: the members of a server are named by Go."""
     if kind == "pax":
         data = pax(record(b"path", b"one")) + pax(record(b"path", b"two")) + header() + END
