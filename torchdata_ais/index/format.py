@@ -14,13 +14,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
 from torchdata_ais.errors import SampleIndexError
 from torchdata_ais.errors.text import Remedy, in_commands, in_programs
+from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.urls import index_file_fault, shown_name
 
 TABLE = "shards.arrow"
@@ -280,6 +284,29 @@ def read_batch(data: bytes, schema: pa.Schema, where: str) -> pa.RecordBatch:
         if not field.nullable and column.null_count:
             raise damaged(f"the column {field.name} lacks values", where)
     return batch
+
+
+def as_numpy(column: pa.Array) -> npt.NDArray[Any]:
+    """Return the numbers of an Arrow column without nulls, uncopied.
+
+    `pyarrow.Array.to_numpy` imports pandas where it is installed, which takes most of a second.
+
+    Example:
+        >>> as_numpy(pa.array([3, 4])).tolist()
+        [3, 4]
+    """
+    return np.from_dlpack(column)
+
+
+def as_arrow(numbers: Integers) -> pa.Array:
+    """Return an Arrow column of int64, without the import of pandas.
+
+    Example:
+        >>> as_arrow(np.arange(2)).to_pylist()
+        [0, 1]
+    """
+    values = np.ascontiguousarray(numbers, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
 def stacked(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> tuple[bytes, list[tuple[int, int]]]:

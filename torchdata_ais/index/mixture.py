@@ -16,6 +16,7 @@ from torchdata_ais._util.arguments import checked
 from torchdata_ais._util.formatting import html_text
 from torchdata_ais.errors import UsageError
 from torchdata_ais.index.classes import ClassNames, agreed_names, by_label
+from torchdata_ais.index.format import as_numpy
 from torchdata_ais.index.indexed_samples import IndexedSamples, with_classes
 from torchdata_ais.index.parts import shared_samples
 from torchdata_ais.index.samples_view import MISSING, index_html
@@ -241,15 +242,15 @@ def field_sizes(index: IndexedSamples, field: str) -> Integers:
         batch = stored.samples(number)
         places = np.array([names.index(field) if field in names else -1 for names in stored.fields])
         sizes = batch.column("sizes")
-        begins = sizes.offsets.to_numpy()[:-1]
-        which = places[batch.column("fields").to_numpy()]
+        begins = as_numpy(sizes.offsets)[:-1]
+        which = places[as_numpy(batch.column("fields"))]
         if rows is not None:
             begins, which = begins[rows], which[rows]
         if (which < 0).any():
             row = int(np.flatnonzero(which < 0)[0])
             key = batch.column("key")[row if rows is None else int(rows[row])].as_py()
             raise _without(field, key, stored.shard(number).name)
-        found.append(sizes.values.to_numpy()[begins + which])
+        found.append(as_numpy(sizes.values)[begins + which])
     return np.concatenate(found)
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import xxhash
 
-from torchdata_ais.index.format import SAMPLES
+from torchdata_ais.index.format import SAMPLES, as_arrow
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.plan.permutation import Integers
 
@@ -137,7 +137,7 @@ def shown_rows(stored: StoredIndex, shard: int, rows: Integers | None) -> pa.Rec
     """Return rows of a shard's samples as users see them: `SHOWN`."""
     batch = stored.samples(shard)
     if rows is not None and len(rows) < len(batch):
-        batch = batch.take(pa.array(rows))
+        batch = batch.take(as_arrow(rows))
     names = pa.array(
         [stored.fields[number] for number in batch.column("fields").to_pylist()], pa.list_(pa.string())
     )
@@ -150,7 +150,7 @@ def entry_of(stored: StoredIndex, shard: int, rows: Integers | None) -> IndexedS
     """Return rows of a shard's samples as they were built."""
     row, batch = stored.shard(shard), stored.samples(shard)
     if rows is not None:
-        batch = batch.take(pa.array(rows))
+        batch = batch.take(as_arrow(rows))
     starts = batch.column("start").to_pylist()
     samples = ShardSamples(
         keys=batch.column("key").to_pylist(),
@@ -175,7 +175,7 @@ def references(stored: StoredIndex, shard: int, rows: Integers, number: int) -> 
     if 4 * len(rows) < len(batch):  # a few values are cheaper one by one
         wanted = (tuple(column[place].as_py() for column in columns) for place in rows.tolist())
     else:
-        taken = pa.array(rows)
+        taken = as_arrow(rows)
         wanted = zip(*(column.take(taken).to_pylist() for column in columns), strict=True)
     before: Iterable[str | None] = itertools.repeat(None)
     if not row.proven:

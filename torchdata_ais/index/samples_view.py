@@ -20,7 +20,7 @@ from torchdata_ais._util.formatting import bytes_text, html_table, html_text
 from torchdata_ais._util.versions import require
 from torchdata_ais.errors import AISError, DecodeError, UsageError
 from torchdata_ais.index.classes import ClassNames, Labels, by_label, class_names_of, composed, new_labels
-from torchdata_ais.index.format import is_utf8
+from torchdata_ais.index.format import as_arrow, is_utf8
 from torchdata_ais.index.joining import Join, partners_of
 from torchdata_ais.index.parts import Parts
 from torchdata_ais.index.rows import SHOWN, IndexedShard, SampleReference, entry_of, shown_rows
@@ -45,7 +45,7 @@ class Keys(Sequence[str]):
         """Yield the keys, an Arrow array a shard."""
         for part, number, rows in self._index.selected():
             column = part.samples(number).column("key")
-            yield column if rows is None else column.take(pa.array(rows))
+            yield column if rows is None else column.take(as_arrow(rows))
 
     def to_arrow(self) -> pa.ChunkedArray:
         """Return all of them as one Arrow column, in memory."""

@@ -29,6 +29,7 @@ from torchdata_ais.index.format import (
     TABLE,
     Block,
     Head,
+    as_numpy,
     checked,
     damaged,
     digest_in,
@@ -293,7 +294,7 @@ class StoredIndex:
 
     def _check_head(self) -> None:
         where = self.folder.where
-        counts = self._once(self.head.counts, COUNTS).column(0).to_numpy()
+        counts = as_numpy(self._once(self.head.counts, COUNTS).column(0))
         if len(counts) != self.head.shards:
             raise damaged(f"it has {len(counts)} counts for {self.head.shards} shards", where)
         most = MOST // max(1, len(counts))
@@ -329,11 +330,9 @@ class StoredIndex:
         The names of shards must be of these places.
         """
         counts = np.diff(self.ends, prepend=0)[number * PAGE_ROWS : (number + 1) * PAGE_ROWS]
-        values = {
-            name: page.column(name).to_numpy(zero_copy_only=False) for name in ("count", "part", "start")
-        }
-        lengths = page.column("length").to_numpy()
-        sizes = page.column("size").drop_null().to_numpy()
+        values = {name: as_numpy(page.column(name)) for name in ("count", "part", "start")}
+        lengths = as_numpy(page.column("length"))
+        sizes = as_numpy(page.column("size").drop_null())
         if len(page) != len(counts) or (values["count"] != counts).any():
             raise damaged(f"page {number} of {self.table} has other counts of samples", self.folder.where)
         if ((values["part"] < 0) | (values["part"] >= len(self.head.parts))).any():
@@ -383,11 +382,10 @@ class StoredIndex:
             raise damaged(
                 f"shard {row.name} has {len(batch)} rows for {row.samples} samples", self.folder.where
             )
-        starts, sizes, fields = (batch.column(name).to_numpy() for name in ("start", "size", "fields"))
+        starts, sizes, fields = (as_numpy(batch.column(name)) for name in ("start", "size", "fields"))
         end = MOST if row.size is None else row.size
         lists = batch.column("sizes")
         flat = lists.flatten()
-        values = flat.to_numpy(zero_copy_only=False)
         widths = np.array([len(names) for names in self.fields], dtype=np.int64)
         wrong = {
             "a place outside of the shard": (
@@ -400,9 +398,10 @@ class StoredIndex:
         for what, is_wrong in wrong.items():
             if is_wrong:
                 raise damaged(f"shard {row.name} has {what}", self.folder.where)
-        counted = lists.value_lengths().to_numpy()
+        counted = as_numpy(lists.value_lengths())
         if flat.null_count or (counted != widths[fields]).any():
             raise damaged(f"shard {row.name} has samples without the size of a field", self.folder.where)
+        values = as_numpy(flat)
         if ((values < 0) | (values > np.repeat(sizes, counted))).any():
             raise damaged(f"shard {row.name} has fields that are larger than their sample", self.folder.where)
 

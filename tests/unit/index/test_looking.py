@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from torchdata_ais import Mixture, SampleDataset, SampleIndex
 from torchdata_ais.errors import MissingLibraryError, UsageError
-from torchdata_ais.testing import example_shards
+from torchdata_ais.testing import example_shards, write_shard
 
 
 @pytest.fixture
@@ -62,3 +64,29 @@ def test_mixtures_and_data_sets_have_tables_in_html(index: SampleIndex) -> None:
     assert "50 samples of 3 shards" in shown
     assert "7 samples of 1 shard" in shown
     assert "0.75000" in shown
+
+
+def test_opening_and_looking_do_not_import_pandas(tmp_path: Path) -> None:
+    """Also where it is installed: Arrow tries to import it for some conversions."""
+    place = str(tmp_path)
+    for number, count in enumerate((30, 2)):
+        write_shard(tmp_path / f"s-{number}.tar", {f"{number}-{n:02}.txt": b"x" for n in range(count)})
+    SampleIndex.build(place).save()
+    program = f"""
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            raise SystemExit("pandas was imported")
+
+sys.meta_path.insert(0, Finder())
+from torchdata_ais import SampleDataset, SampleIndex
+index = SampleIndex.open({place!r})
+chosen = index.select([1, 5, 31])
+assert [len(index), len(index.head(2)), len(index.sample(3)), len(chosen)] == [32, 2, 3, 3]
+assert (index[0].key, chosen[2].key, list(index.keys)[:1]) == ("0-00", "1-01", ["0-00"])
+assert SampleDataset(index)[31]["txt"] == b"x"
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
