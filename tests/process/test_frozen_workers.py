@@ -92,6 +92,7 @@ def check_stall(loader: Any, items: Iterator[Any], pids: list[int], stopped: set
     return caught.value
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "way", ["ais_loader", *(pytest.param(way, marks=pytest.mark.ci) for way in WAYS if way != "ais_loader")]
 )

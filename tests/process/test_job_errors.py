@@ -351,7 +351,7 @@ def epochs_of_a_rank(rank: int, job: dict[str, Any]) -> list[Any]:
     return found
 
 
-@pytest.mark.quick(1)
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore:.*may take different numbers of steps")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_promise_1_an_epoch_is_empty_if_no_rank_has_a_batch(workers: int, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def by_threads(ranks: int, **job: Any) -> list[dict[str, Any]]:
     return answers
 
 
-@pytest.mark.quick(1)
+@pytest.mark.ci
 @pytest.mark.parametrize("bad", [0, pytest.param(1, marks=pytest.mark.ci)])
 @pytest.mark.parametrize(
     ("does", "says"),

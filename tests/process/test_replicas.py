@@ -93,7 +93,7 @@ def in_groups_that_compare(rank: int, job: dict[str, Any]) -> tuple[int, list[An
     return dist.get_rank(group), batches(job, group=group, replica_check=1)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("where", "others"),
     [pytest.param(in_mesh, (2, 3), marks=pytest.mark.ci), (in_groups_that_compare, (2, 3))],

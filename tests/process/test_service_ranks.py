@@ -110,7 +110,7 @@ def test_after_a_distributed_reading_service_ranks_stay_disjoint_equally_long_an
     assert answers[0]["epochs"][0] != answers[0]["epochs"][1]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.ci
 @BOTH
 @pytest.mark.parametrize(
     "job",

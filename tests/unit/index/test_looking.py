@@ -66,6 +66,7 @@ def test_mixtures_and_data_sets_have_tables_in_html(index: SampleIndex) -> None:
     assert "0.75000" in shown
 
 
+@pytest.mark.ci
 def test_opening_and_looking_do_not_import_pandas(tmp_path: Path) -> None:
     """Also where it is installed: Arrow tries to import it for some conversions."""
     place = str(tmp_path)

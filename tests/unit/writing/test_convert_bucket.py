@@ -43,7 +43,7 @@ def bucket(ais_client: Any, tmp_path: Path) -> Iterator[str]:
     bucket.delete(missing_ok=True)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.ci
 @pytest.mark.parametrize("more", [(), ("--processes", "2", "--kind", "images"), ("--shuffle", "--seed", "3")])
 @pytest.mark.parametrize("end", ["/photos/", pytest.param("/photos", marks=pytest.mark.ci)])
 def test_shards_are_those_of_the_folder(
