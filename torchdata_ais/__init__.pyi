@@ -8,6 +8,7 @@ from .codecs import RandomResizedCrop as RandomResizedCrop
 from .codecs import ResizeCrop as ResizeCrop
 from .errors import AISError as AISError
 from .index import Mixture as Mixture
+from .index import Schedule as Schedule
 from .index.build import SampleIndex as SampleIndex
 from .jobs.dsort import run_dsort as run_dsort
 from .jobs.etl import ensure_etl as ensure_etl

@@ -388,9 +388,12 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
         plan: Version of the plan, the function from position to sample.
         sources: The digest of each source, in the order they came; one that was removed stays.
         removed: The numbers of those.
-        weights: The digest of all weights of the mixture, those that hold later included.
+        weights: The digest of the weights of the mixture.
         order: The method of the order, in words.
         seed: The loader's seed.
+        schedule: The digest of the schedule that the loader was given; empty without one.
+        changed: The schedule as JSON that took its place during the run, from the last segment on.
+        coming: The step from which on another schedule holds, which no rank has reached, and the schedule as JSON.
         segments: One for each change of global batch, sources or weights; the first starts the run.
         step: Global batches that were returned.
         position: The first position of the next one.
@@ -404,6 +407,9 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
 
     removed: list[_Count]
     seed: int
+    schedule: Annotated[str, Meta(pattern="^([0-9a-f]{16})?$")] = ""
+    changed: dict[str, Any] | None = None
+    coming: tuple[_Count, dict[str, Any]] | None = None
     segments: Annotated[list[Segment], Meta(min_length=1)]
     step: _Count
     position: _Count

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.plan import Run, RunSegment, Sources
+from torchdata_ais.plan import Changes, Run, RunSegment, Sources
 
 EPOCHS = 7
 ONE = (1 << 16,)
@@ -75,7 +75,7 @@ def check_prefixes(epoch: list[Sample], weights: tuple[int, ...]) -> None:
 def without_fill(run: Run, batches: list[list[Sample]]) -> list[Sample]:
     """Return what an epoch gives without what fills its last batch up."""
     flat = [sample for batch in batches for sample in batch]
-    return flat[: len(flat) - run.epoch(0).slots.repeated()]
+    return flat[: len(flat) - run.repeated(run.epoch(0))]
 
 
 @given(sizes=SIZES, batch=st.integers(1, 12), seed=st.integers(0, 2**40), data=st.data())
@@ -87,7 +87,7 @@ def test_promise_3_each_epoch_of_a_mixture_is_like_the_first(
     tail: Any = data.draw(st.sampled_from(TAILS))
     shuffle: Any = data.draw(st.sampled_from(["samples", "runs", None]))
     weights = mixed(data, len(sizes))
-    sources = Sources(tuple(sizes), schedule=((0, weights),), stop=stop, tail=tail, shuffle=shuffle)
+    sources = Sources(tuple(sizes), weights=weights, stop=stop, tail=tail, shuffle=shuffle)
     try:
         run = begin(sources, batch, seed).checked()
     except UsageError:
@@ -113,7 +113,7 @@ def test_promise_3_each_epoch_of_a_mixture_is_like_the_first(
         of_last = Counter(quota[:-1])
         assert any(of_last[source] < size for source, size in enumerate(sizes))
     if tail != "drop" and stop == "first":
-        more = begin(Sources(tuple(2 * size for size in sizes), schedule=((0, weights),), stop="first"), 1)
+        more = begin(Sources(tuple(2 * size for size in sizes), weights=weights, stop="first"), 1)
         following = Counter(more.at(np.arange(length + 1)).source.tolist())
         assert any(following[source] > size for source, size in enumerate(sizes))
     # Any position alone is what it is among all.
@@ -203,7 +203,7 @@ def test_promise_5_changes_at_any_step_lose_and_double_nothing(
     batch, weights = data.draw(st.integers(1, 6)), mixed(data, len(sizes))
 
     def sources(weights: tuple[int, ...]) -> Sources:
-        return Sources(tuple(sizes), schedule=((0, weights),), stop=stop, shuffle=shuffle, tail=tail)
+        return Sources(tuple(sizes), weights=weights, stop=stop, shuffle=shuffle, tail=tail)
 
     segments = [RunSegment(0, 0, 0, batch, weights, (0,) * len(sizes))]
     epochs: dict[int, list[Sample]] = {}
@@ -237,7 +237,7 @@ def test_promise_5_changes_at_any_step_lose_and_double_nothing(
             steps[number] += 1
             if step + 1 == epoch.end:
                 assert epoch.steps == steps[number]  # what was said beforehand
-                repeated = epoch.slots.repeated()
+                repeated = run.repeated(epoch)
                 if tail == "short" and repeated:
                     got = list(dict.fromkeys(got))
                 elif repeated:
@@ -247,7 +247,7 @@ def test_promise_5_changes_at_any_step_lose_and_double_nothing(
                 if (
                     sum(weight > 0 for weight in weights) == 1
                     and tail == "drop"
-                    and epoch.slots.length % batch
+                    and run.position(epoch.end) > epoch.position + run.length(epoch)
                 ):
                     dropped = True  # one source alone begins the next round
                 if stop == "all" and tail != "drop":
@@ -277,7 +277,7 @@ def test_promise_3_an_epoch_that_was_changed_twice_keeps_its_promise(
     some = [tuple((end - start) << 12 for start, end in pairwise(cuts)) for cuts in _CUTS[len(sizes)]]
 
     def sources(weights: tuple[int, ...]) -> Sources:
-        return Sources(sizes, schedule=((0, weights),), stop=stop, shuffle="samples")
+        return Sources(sizes, weights=weights, stop=stop, shuffle="samples")
 
     everything = {(source, index) for source, size in enumerate(sizes) for index in range(size)}
     plain = begin(sources(some[0]), 1)
@@ -305,9 +305,7 @@ def test_pad_fills_from_the_start_of_the_epoch_and_doubles_nothing_in_a_batch(
     sizes: list[int], batch: int, seed: int, data: st.DataObject
 ) -> None:
     stop: Any = data.draw(st.sampled_from(["first", "all"]))
-    sources = Sources(
-        tuple(sizes), schedule=((0, mixed(data, len(sizes))),), stop=stop, shuffle="samples", tail="pad"
-    )
+    sources = Sources(tuple(sizes), weights=mixed(data, len(sizes)), stop=stop, shuffle="samples", tail="pad")
     ranks = data.draw(st.integers(1, 2))
     try:
         run = begin(sources, batch, seed, ranks).checked()
@@ -324,7 +322,7 @@ def test_pad_fills_from_the_start_of_the_epoch_and_doubles_nothing_in_a_batch(
         epoch = run.epoch(run.epoch_of(at).number + number)
         last = samples_of(run, epoch.end - 1)
         assert len(last) == other
-        fill = epoch.slots.repeated()
+        fill = run.repeated(epoch)
         left, filled = last[: other - fill], last[other - fill :]
         distinct = len(set(last))
         there = len({sample for batch in whole for sample in batch})
@@ -359,8 +357,9 @@ def test_weights_hold_from_exactly_their_position_on(stop: Any, start: int) -> N
     """Also where a run is resumed, with other weights or the same, exactly there, and one before or after."""
     only, other, both = (1 << 16, 0), (0, 1 << 16), (1 << 15, 1 << 15)
     steps = 100 if stop == "never" else None
-    plain = Sources((50, 50), schedule=((0, only),), stop=stop, epoch_steps=steps)
-    after = Sources((50, 50), schedule=((0, only), (start, other)), stop=stop, epoch_steps=steps)
+    plain = Sources((50, 50), weights=only, stop=stop, epoch_steps=steps)
+    changes = Changes(stages=((start, other),))
+    after = Sources((50, 50), weights=only, stop=stop, epoch_steps=steps, changes=changes)
     run = begin(after, 1)
     assert run.at(np.arange(20)).source.tolist() == [0] * start + [1] * (20 - start)
     assert run.counts(start) == (start, 0)
@@ -375,12 +374,16 @@ def test_weights_hold_from_exactly_their_position_on(stop: Any, start: int) -> N
 
 
 def test_epochs_of_a_schedule_end_where_their_own_windows_end() -> None:
-    """Cats alone from 0, cats and dogs from 150 on: epochs of 100, then one of both kinds, then equal ones."""
+    """Cats alone from 0, cats and dogs from step 15 on: epochs of 100, then one of both kinds, then equal ones."""
     only, both = (1 << 16, 0), (1 << 15, 1 << 15)
+
+    def sources_of(stop: Any, step: int) -> Sources:
+        changes = Changes(stages=((step, both),))
+        return Sources((100, 40), weights=only, stop=stop, shuffle="samples", changes=changes)
+
     for stop in ("first", "all"):
-        sources = Sources((100, 40), schedule=((0, only), (150, both)), stop=stop, shuffle="samples")  # type: ignore[arg-type]
-        run = begin(sources, 10)
-        lengths = [run.epoch(number).slots.length for number in range(6)]
+        run = begin(sources_of(stop, 15), 10)
+        lengths = [run.length(run.epoch(number)) for number in range(6)]
         assert lengths == ([100, 131, 81, 81, 81, 81] if stop == "first" else [100, 149, 199, 199, 199, 199])
         epochs = [[sample for batch in batches for sample in batch] for batches in epochs_of(run, 6)]
         for number, epoch in enumerate(epochs):
@@ -391,27 +394,27 @@ def test_epochs_of_a_schedule_end_where_their_own_windows_end() -> None:
                 assert len(counts) == (100 if number == 0 else 140)
         check_rounds([sample for epoch in epochs for sample in epoch], [100, 40])
         # A change exactly at the end of an epoch begins the next one.
-        run = begin(Sources((100, 40), schedule=((0, only), (200, both)), stop=stop), 10)  # type: ignore[arg-type]
-        lengths = [run.epoch(number).slots.length for number in range(4)]
+        run = begin(sources_of(stop, 20), 10)
+        lengths = [run.length(run.epoch(number)) for number in range(4)]
         assert lengths == ([100, 100, 81, 81] if stop == "first" else [100, 100, 199, 199])
-        run = begin(Sources((100, 40), schedule=((0, only), (100, both)), stop=stop), 10)  # type: ignore[arg-type]
-        lengths = [run.epoch(number).slots.length for number in range(3)]
+        run = begin(sources_of(stop, 10), 10)
+        lengths = [run.length(run.epoch(number)) for number in range(3)]
         assert lengths == ([100, 81, 81] if stop == "first" else [100, 199, 199])
 
 
 def test_a_source_that_no_epoch_is_long_enough_for_is_found() -> None:
     weights = (15 << 12, 1 << 12)
-    assert begin(Sources((3, 50), schedule=((0, weights),), stop="first"), 1).never_drawn() == [1]
-    assert begin(Sources((3, 50), schedule=((0, weights),), stop="all"), 1).never_drawn() == []
-    assert begin(Sources((300, 50), schedule=((0, weights),), stop="first"), 1).never_drawn() == []
+    assert begin(Sources((3, 50), weights=weights, stop="first"), 1).never_drawn() == [1]
+    assert begin(Sources((3, 50), weights=weights, stop="all"), 1).never_drawn() == []
+    assert begin(Sources((300, 50), weights=weights, stop="first"), 1).never_drawn() == []
 
 
 def test_pad_after_a_change_of_weights_takes_no_sample_twice() -> None:
     """What was given before the change cannot be looked up: the batch is filled up from the next epoch."""
     sizes, first, second = (12, 12), (1 << 15, 1 << 15), (1 << 14, 3 << 14)
-    run = begin(Sources(sizes, schedule=((0, first),), shuffle="samples", tail="pad"), 4)
+    run = begin(Sources(sizes, weights=first, shuffle="samples", tail="pad"), 4)
     for step in range(1, run.epoch(0).end):
-        after = Sources(sizes, schedule=((0, second),), shuffle="samples", tail="pad")
+        after = Sources(sizes, weights=second, shuffle="samples", tail="pad")
         changed = Run(after, 0, [*run.segments, run.segment(step, 9, second)])
         last = samples_of(changed, changed.epoch_of(step).end - 1)
         assert len(set(last)) == len(last) == 9

@@ -10,7 +10,7 @@ from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchdata_ais.plan import MixedOrder, Order, Permutation, Quota, round_weights
+from torchdata_ais.plan import EndlessOrder, MixedOrder, Order, Permutation, Quota, round_weights
 from torchdata_ais.plan.mixture import DENOMINATOR
 
 
@@ -169,13 +169,9 @@ def test_a_hundred_weights_of_any_size_stay_within_one_sample_over_a_whole_perio
 def test_promise_3_a_mixture_draws_all_of_a_source_before_any_again(
     sizes: list[int], stop: str, data: st.DataObject
 ) -> None:
-    one_weight = st.lists(st.integers(1, 9), min_size=len(sizes), max_size=len(sizes))
-    later = data.draw(
-        st.lists(st.tuples(st.integers(1, 50), one_weight), max_size=3, unique_by=lambda item: item[0])
-    )
-    schedule = [(0, data.draw(one_weight)), *sorted(later)]
+    weights = data.draw(st.lists(st.integers(1, 9), min_size=len(sizes), max_size=len(sizes)))
     orders = [Order(size, seed=3, source=number) for number, size in enumerate(sizes)]
-    mixed = MixedOrder(orders, list(schedule), stop=stop)  # type: ignore[arg-type]
+    mixed = MixedOrder(orders, weights, stop=stop)  # type: ignore[arg-type]
     length = mixed.stretches[0].length
     all_draws = mixed.at(np.arange(length + 1))
     seen: list[list[int]] = [[] for _ in sizes]
@@ -201,8 +197,8 @@ def test_promise_3_a_mixture_draws_all_of_a_source_before_any_again(
 
 @pytest.mark.parametrize("position", [4, 5, 6])
 def test_an_order_that_begins_at_a_change_of_weights_has_the_new_ones(position: int) -> None:
-    schedule = [(0, [1, 0]), (5, [0, 1])]
-    mixed = MixedOrder([Order(9), Order(9, source=1)], schedule, "never", position=position)
+    schedule = [(0, [1 << 16, 0]), (5, [0, 1 << 16])]
+    mixed = EndlessOrder([Order(9), Order(9, source=1)], schedule, position=position)
     assert mixed.at(range(position, 9)).source.tolist() == [0 if one < 5 else 1 for one in range(position, 9)]
 
 
@@ -219,10 +215,10 @@ def test_an_order_that_begins_at_a_change_of_weights_has_the_new_ones(position: 
         (lambda: Order(0), "at least one sample"),
         (lambda: Order(5, run=0), "at least one sample"),
         (lambda: Permutation(-1, 0), "not -1"),
-        (lambda: MixedOrder([Order(5)], []), "begins at position 0"),
-        (lambda: MixedOrder([Order(5)], [(3, [1])]), "begins at position 0"),
-        (lambda: MixedOrder([Order(5)], [(0, [1, 1])]), "2 weights for 1 sources"),
-        (lambda: MixedOrder([Order(5)], [(0, [1])], stop="last"), "first, all, never"),  # type: ignore[arg-type]
+        (lambda: EndlessOrder([Order(5)], [(3, [1])]), "begin at its position"),
+        (lambda: EndlessOrder([Order(5)], [(0, [1, 1])]), "2 weights for 1 sources"),
+        (lambda: MixedOrder([Order(5)], [1, 1]), "2 weights for 1 sources"),
+        (lambda: MixedOrder([Order(5)], [1], stop="never"), "first, all, not"),
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(call, says: str) -> None:
@@ -238,4 +234,6 @@ def test_positions_outside_are_refused(n: int) -> None:
     with pytest.raises(IndexError):
         Order(n).take([-1])
     with pytest.raises(IndexError):
-        MixedOrder([Order(n)], [(0, [1])]).at([-1])
+        MixedOrder([Order(n)], [1]).at([-1])
+    with pytest.raises(IndexError):
+        EndlessOrder([Order(n)], [(0, [1])]).at([-1])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.plan import Run, RunSegment, Sources, round_weights
+from torchdata_ais.plan import Changes, Run, RunSegment, Sources, round_weights
 
 ONE = (1 << 16,)
 SIZES = st.lists(st.integers(1, 50), min_size=1, max_size=4)
@@ -58,12 +58,12 @@ def test_promise_4_global_batches_are_equal_sets_for_any_number_of_ranks(
             assert all(parts)
             assert set().union(*parts) == expected[step]
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
-        given_to = [run.epoch_of(0).slots.given(rank) for rank in range(ranks)]
+        given_to = [run.given(run.epoch_of(0), rank) for rank in range(ranks)]
         assert given_to == [len(drawn(run, range(steps), rank)) for rank in range(ranks)]
     first = [index for step in range(steps) for index in whole.at(whole.positions(step)).index.tolist()]
     wanted = length // batch * batch if tail == "drop" else length
     assert len(set(first)) == wanted
-    assert len(first) == wanted + whole.epoch_of(0).slots.repeated()
+    assert len(first) == wanted + whole.repeated(whole.epoch_of(0))
 
 
 @given(sizes=SIZES, batch=st.integers(1, 20), data=st.data())
@@ -73,14 +73,14 @@ def test_each_prefix_of_a_mixed_run_is_within_one_sample_and_epochs_end_as_told(
 ) -> None:
     weights = mixed(data, sizes)
     stop = data.draw(st.sampled_from(["first", "all"]))
-    sources = Sources(tuple(sizes), schedule=((0, weights),), stop=stop, shuffle="samples")
+    sources = Sources(tuple(sizes), weights=weights, stop=stop, shuffle="samples")
     run = begin(sources, batch)
     epoch = run.epoch_of(0)
-    draws = run.at(np.arange(epoch.slots.length)).source
+    draws = run.at(np.arange(run.length(epoch))).source
     for source, weight in enumerate(weights):
         exact = np.arange(1, len(draws) + 1) * weight / (1 << 16)
         assert np.abs(np.cumsum(draws == source) - exact).max() < 1
-    counts = run.counts(epoch.slots.length)
+    counts = run.counts(run.length(epoch))
     if stop == "first":
         assert all(count <= size for count, size in zip(counts, sizes, strict=True))
         assert any(count == size for count, size in zip(counts, sizes, strict=True)) or sum(counts) == 0
@@ -100,9 +100,7 @@ def test_promise_5_weights_sources_and_batch_change_and_no_draw_is_lost_or_repea
     weights = mixed(data, sizes)
 
     def sources(weights: tuple[int, ...]) -> Sources:
-        return Sources(
-            tuple(sizes), schedule=((0, weights),), stop=stop, shuffle="samples", epoch_steps=epoch_steps
-        )
+        return Sources(tuple(sizes), weights=weights, stop=stop, shuffle="samples", epoch_steps=epoch_steps)
 
     segments = [RunSegment(0, 0, 0, batch, weights, (0,) * len(sizes))]
     seen: list[tuple[int, int]] = []
@@ -142,7 +140,7 @@ def test_an_epoch_of_steps_goes_on_in_the_data(length: int, batch: int, steps: i
 
 def test_promise_4_a_golden_run() -> None:
     weights = round_weights([3, 1])
-    run = begin(Sources((8, 5), schedule=((0, weights),), shuffle="samples"), 4, seed=11)
+    run = begin(Sources((8, 5), weights=weights, shuffle="samples"), 4, seed=11)
     got = [
         list(zip(draws.source.tolist(), draws.index.tolist(), strict=True))
         for draws in (run.at(run.positions(step)) for step in range(3))
@@ -181,10 +179,12 @@ def test_a_batch_larger_than_the_data_is_refused(tail: Any) -> None:
 
 
 def test_a_schedule_that_is_changed_and_comes_to_the_same_weights_loses_no_draw() -> None:
-    """The weights hold from position 16 instead of 8 on, and the change is made at 12, where source 1 had its turn."""
+    """The weights hold from step 4 instead of 2 on, and the change is made at 3, where source 1 had its turn."""
     only, both = (1 << 16, 0), (1 << 15, 1 << 15)
-    before = Sources((50, 50), schedule=((0, only), (8, both)), stop="never", epoch_steps=9)
-    after = Sources((50, 50), schedule=((0, only), (16, both)), stop="never", epoch_steps=9)
+    before, after = (
+        Sources((50, 50), weights=only, stop="never", epoch_steps=9, changes=Changes(stages=((step, both),)))
+        for step in (2, 4)
+    )
     run = begin(before, 4)
     seen = drawn(run, range(3))
     segments = [*run.segments, run.segment(3, 4, only)]

@@ -28,6 +28,7 @@ from torchdata_ais.index.rows import (
     stored_text,
 )
 from torchdata_ais.index.samples_view import Keys
+from torchdata_ais.index.schedule import Schedule
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import IndexWriter
 
@@ -45,6 +46,7 @@ __all__ = [
     "Mixture",
     "RemoteFolder",
     "SampleReference",
+    "Schedule",
     "ShardEntry",
     "ShardRow",
     "ShardSamples",

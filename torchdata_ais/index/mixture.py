@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,16 +41,15 @@ class Mixture:
     their sizes: `SampleIndex.concat`.)
 
     Args:
-        weights: Of each index its weight: fractions that sum to 1, or whole numbers of which the proportions count. Or
-            a schedule: ``[(from_position, weights), ...]``, positions counted over the whole run, the first 0; an
-            index that is left out somewhere is not drawn there.
+        weights: Of each index its weight: fractions that sum to 1, or whole numbers of which the proportions count.
+            Weights that change on the way: `Schedule`.
         stop: The end of an epoch: ``"first"``: before any sample of it comes again; ``"all"``: when each was drawn;
             ``"never"``: a number of steps (``epoch_steps=`` of the loader or the reader).
         classes: ``"union"`` maps labels by the names of their classes; see `SampleIndex.concat`.
 
     Attributes:
         sources: The indexes; ``sample.source`` is a number among them.
-        schedule: ``(from_position, weights)``, the weights as whole numbers of 65,536ths.
+        weights: Of each source, as whole numbers of 65,536ths.
         stop: As given.
 
     Raises:
@@ -69,16 +67,16 @@ class Mixture:
     @checked
     def __init__(
         self,
-        weights: Weights | Sequence[tuple[int, Weights]],
+        weights: Weights,
         stop: Stop = "first",
         *,
         classes: Literal["same", "union"] = "same",
     ) -> None:
-        entries = _checked_entries(weights)
-        self.sources = list(dict.fromkeys(index for _, given in entries for index in given))
+        _check_given(weights)
+        self.sources = list(weights)
         self.stop: Stop = stop
         _check_sources(self.sources)
-        self.schedule = tuple((start, self._rounded(given)) for start, given in entries)
+        self.weights = _rounded(weights)
         self.sources = list(with_classes(self.sources, classes))
 
     @property
@@ -100,58 +98,41 @@ class Mixture:
         kept.sources = [index.kept_in(folder) for index in self.sources]
         return kept
 
-    def _rounded(self, given: Weights) -> tuple[int, ...]:
-        values = [_plain(weight) for weight in given.values()]
-        for weight in values:
-            if isinstance(weight, bool) or not isinstance(weight, Real):
-                raise UsageError.at(f"the weight {weight!r} is no number", todo="pass numbers above 0")
-            if not (float(weight) > 0 and math.isfinite(weight)):
-                raise UsageError.at(f"a weight of {weight!r}", todo="pass numbers above 0")
-        total = math.fsum(values)
-        if not all(isinstance(weight, int) for weight in values) and abs(total - 1) > _EXACT:
-            raise UsageError.at(
-                f"the weights sum to {total:g}", todo="make them sum to 1, or pass whole numbers (3 and 1)"
-            )
-        rounded = dict(zip(given, round_weights(values), strict=True))
-        return tuple(rounded.get(index, 0) for index in self.sources)
-
     def _repr_html_(self) -> str:
         return f"<b>{html_text(repr(self))}</b>{''.join(map(index_html, self.sources))}"
 
     def __repr__(self) -> str:
         parts = [
             f"{len(index)} samples x {weight / DENOMINATOR:.5f}"
-            for index, weight in zip(self.sources, self.schedule[0][1], strict=True)
+            for index, weight in zip(self.sources, self.weights, strict=True)
         ]
-        more = f", {len(self.schedule)} sets of weights" if len(self.schedule) > 1 else ""
-        return f"Mixture({', '.join(parts)}{more}, stop={self.stop!r})"
+        return f"Mixture({', '.join(parts)}, stop={self.stop!r})"
 
 
-def _checked_entries(weights: Weights | Sequence[tuple[int, Weights]]) -> list[tuple[int, Weights]]:
-    """Return weights as a schedule of (first position, weights)."""
-    entries: Any = [(0, weights)]
+def _rounded(given: Weights) -> tuple[int, ...]:
+    values = [_plain(weight) for weight in given.values()]
+    for weight in values:
+        if isinstance(weight, bool) or not isinstance(weight, Real):
+            raise UsageError.at(f"the weight {weight!r} is no number", todo="pass numbers above 0")
+        if not (float(weight) > 0 and math.isfinite(weight)):
+            raise UsageError.at(f"a weight of {weight!r}", todo="pass numbers above 0")
+    total = math.fsum(values)
+    if not all(isinstance(weight, int) for weight in values) and abs(total - 1) > _EXACT:
+        raise UsageError.at(
+            f"the weights sum to {total:g}", todo="make them sum to 1, or pass whole numbers (3 and 1)"
+        )
+    return round_weights(values)
+
+
+def _check_given(weights: object) -> None:
+    """Raise `UsageError` unless `weights` is a mapping with entries."""
     if not isinstance(weights, Mapping):
-        entries = list(weights) if isinstance(weights, Iterable) else [weights]
-    if not all(
-        isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[1], Mapping) for one in entries
-    ):
         raise UsageError.at(
-            "a mixture without weights", todo="pass {index: weight, ...}, or [(0, {index: weight}), ...]"
+            "a mixture without weights",
+            todo="pass {index: weight, ...}; for weights that change, give the loader a Schedule(weights=...)",
         )
-    if not entries or not all(given for _, given in entries):
+    if not weights:
         raise UsageError.at("a mixture of nothing", todo="pass {index: weight, ...}")
-    starts = [start for start, _ in entries]
-    for start in starts:
-        if isinstance(start, bool) or not isinstance(start, Integral):
-            raise UsageError.at(
-                f"the position {start!r} of a schedule is no whole number",
-                todo="pass samples of the run: 1000000",
-            )
-    if starts[0] != 0 or any(later <= earlier for earlier, later in pairwise(starts)):
-        raise UsageError.at(
-            f"the positions of the schedule are {starts}", todo="begin at position 0, and ascend"
-        )
-    return [(int(start), given) for start, given in entries]
 
 
 def _check_sources(sources: Sequence[IndexedSamples]) -> None:

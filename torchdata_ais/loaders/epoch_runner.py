@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from torchdata_ais._util.world import World, instance_of, ranks_of_node
 from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.index import Schedule
 from torchdata_ais.loaders.engine import Engine, EngineOptions, EngineSettings, InProcessEngine, Step
 from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.observe.collect import Report, report_of
@@ -16,6 +17,7 @@ from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
 from torchdata_ais.observe.diagnosis.readiness import RankRecorder
 from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.plan import Tail
+from torchdata_ais.plan.changes import Skip
 from torchdata_ais.state import State
 from torchdata_ais.workers.producer import ended
 
@@ -37,12 +39,14 @@ class EpochOptions:
         epoch_steps: How many batches an epoch has.
         global_batch: By index, samples a step over all ranks; None: the batch of the pipe, for each rank.
         tail: By index, the treatment of a remainder; None: as the reader has it.
+        schedule: By index, changes by step.
     """
 
     seed: int
     epoch_steps: StepsName
     global_batch: int | None
     tail: Tail | None
+    schedule: Schedule = field(default_factory=Schedule)
 
 
 def another_epoch(wanted: int, under_way: int) -> UsageError:
@@ -190,6 +194,19 @@ class EpochRunner:
     def run_step(self) -> int:
         """Number of global batches given out over the run."""
         raise _by_index("loader.step")
+
+    def set_schedule(self, schedule: Schedule) -> int:  # noqa: ARG002 - of the runner by index
+        """Change the schedule; return the step from which on it holds."""
+        raise _by_index("loader.set_schedule()")
+
+    def skip(self, steps: int | range, how: Skip) -> int:  # noqa: ARG002 - of the runner by index
+        """Skip steps that are to come; return the step as `set_schedule`."""
+        raise _by_index("loader.skip()")
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that holds now."""
+        raise _by_index("loader.schedule")
 
     def samples_seen(self) -> tuple[int, ...]:
         """Return how many samples of each source were drawn over the run."""

@@ -125,10 +125,9 @@ def planned_run(
         )
     batch = global_batch or (size or 1) * ranks
     sources, mixture = reader.data.sources_with(), reader.data.mixture
-    weights = sources.weights_at(0)
     run = Run.begun(sources, 0, batch, ranks).checked()
     epoch = run.epoch(0)
-    given = min(epoch.slots.length, len(epoch.slots) * batch)
+    given = run.length(epoch)
     options = reader.stored_options()
     window = max(one.prefetch_bytes for one in options)
     why = not_steps(pipe, max(1, batch // ranks))
@@ -137,13 +136,13 @@ def planned_run(
         sources=[
             PlannedSource(samples, weight / DENOMINATOR, drawn, index.proof, index.digest)
             for samples, weight, drawn, index in zip(
-                sources.samples, weights, run.counts(given), mixture.sources, strict=True
+                sources.samples, sources.weights_at(0), run.counts(given), mixture.sources, strict=True
             )
         ],
-        steps=len(epoch.slots),
+        steps=epoch.steps,
         global_batch=batch,
         batch=(batch // ranks, -(-batch // ranks)),
-        repeated=epoch.slots.repeated(),
+        repeated=run.repeated(epoch),
         traffic=traffic_of(
             run, epoch, workers, lambda positions: reader.data.look_up(run, positions), window, _group
         ),

@@ -22,6 +22,7 @@ from torchdata_ais.codecs import Normalize
 from torchdata_ais.dataloader2.own.prefetch import pin_memory_fn
 from torchdata_ais.errors import ArgumentError, LoaderError, StateError, UsageError
 from torchdata_ais.errors.text import Remedy
+from torchdata_ais.index import Schedule
 from torchdata_ais.loaders.engine import EngineOptions
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, StepsName
 from torchdata_ais.loaders.epoch_steps import runner_class
@@ -43,8 +44,20 @@ from torchdata_ais.pipes.list_ais import AISSourceLister
 from torchdata_ais.pipes.planned.batches import check_planned
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import Tail
+from torchdata_ais.plan.changes import Skip
 from torchdata_ais.state import to_plain
 from torchdata_ais.workers.process import StartMethod
+
+
+def as_schedule(given: Schedule | Mapping[str, Any] | None) -> Schedule:
+    """Return a schedule that may be given as JSON.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if given is None:
+        return Schedule()
+    return given if isinstance(given, Schedule) else Schedule.from_json(given)
 
 
 def check_pipe(given: object, name: str) -> None:
@@ -72,9 +85,9 @@ def runner_of(
     planned = check_planned(pipe)
     if isinstance(planned, AISSampleReader):
         return PlannedRunner(pipe, planned, how, given, meeting)
-    if given.global_batch is not None or given.tail is not None:
+    if given.global_batch is not None or given.tail is not None or given.schedule:
         raise UsageError.at(
-            "global_batch= and tail= are for pipes that read by index",
+            "global_batch=, tail= and schedule= are for pipes that read by index",
             todo="begin the pipe with .read_samples(), or use epoch_steps=",
         )
     return runner_class(given.epoch_steps)(pipe, how, given, meeting)
@@ -183,6 +196,7 @@ class AISLoader:
             of the pipe, for each rank. The order of an epoch is then a function of (data, seed, epoch, global batch)
             alone, and ranks take equal steps.
         tail: By index, the treatment of a remainder; see `AISSampleReader`.
+        schedule: By index, changes by step: a `Schedule`, or its JSON value.
         start_step: By index, the step of the run to begin at, as if its state had been loaded: with the same data, seed
             and global batch it gives the same batches. `load_state_dict` takes its place.
         rank: This rank. None: that of torch.distributed at the first iteration.
@@ -253,6 +267,7 @@ class AISLoader:
         stats_every: float = 60.0,
         global_batch: int | None = None,
         tail: Tail | None = None,
+        schedule: Schedule | Mapping[str, Any] | None = None,
         start_step: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
@@ -288,7 +303,7 @@ class AISLoader:
                     f"normalize={normalize!r:.60}", todo="pass Normalize(), or Normalize(mean, std)"
                 )
             how = EngineOptions(num_workers, prefetch, multiprocessing_context, stall_after, records)
-            given = EpochOptions(seed, epoch_steps, global_batch, tail)
+            given = EpochOptions(seed, epoch_steps, global_batch, tail, as_schedule(schedule))
             self._runner = runner_of(pipe, how, given, self._meeting)
             if whole_number(start_step, "start_step", most=_MOST_STEPS):
                 self._runner.start_at(start_step)
@@ -364,6 +379,56 @@ class AISLoader:
             UsageError: The pipe does not read by index.
         """
         return self._runner.run_step
+
+    @checked
+    def set_schedule(self, schedule: Schedule | Mapping[str, Any]) -> int:
+        """Change the schedule between two batches, or before the first.
+
+        All ranks call it with the same schedule. It waits for them.
+
+        Args:
+            schedule: It takes the place of the one before, and is part of the states from now on.
+
+        Returns:
+            The step from which on it holds: the first that no rank has passed.
+
+        Raises:
+            UsageError: The pipe does not read by index; the schedule cannot be; another rank has another one.
+            LoaderError: A rank does not come.
+
+        Example:
+            >>> from torchdata_ais import AISSampleReader, SampleIndex, Schedule
+            >>> from torchdata_ais.testing import example_shards
+            >>> pipe = AISSampleReader(SampleIndex.build(example_shards(counts=(30, 50, 20)))).decode()
+            >>> with ais_loader(pipe.to_tuple("cls").batched(8)) as loader:
+            ...     batches = iter(loader)
+            ...     first = next(batches)
+            ...     loader.set_schedule(Schedule(global_batch={3: 40})), [len(batch) for (batch,) in batches]
+            (1, [8, 8, 40, 36])
+        """
+        return self._runner.set_schedule(as_schedule(schedule))
+
+    @checked
+    def skip(self, steps: int | range, samples: Skip = "drop") -> int:
+        """Skip steps that are to come, as after a spike of the loss.
+
+        All ranks call it alike, between two batches. See `set_schedule`.
+
+        Args:
+            steps: How many of the next steps, or a range of steps of the run.
+            samples: ``"drop"`` leaves out their samples, too; with ``"defer"`` these come in the steps after.
+
+        Returns:
+            The first step that no rank has passed.
+
+        Raises:
+            UsageError: As for `set_schedule`; or some of the steps have passed.
+        """
+        if not isinstance(steps, range):
+            check_number(steps, 1, "steps")
+        elif steps.step != 1 or not steps:
+            raise UsageError.at(f"steps={steps!r}", todo="pass a range of steps: range(500, 520)")
+        return self._runner.skip(steps, samples)
 
     def samples_seen(self) -> tuple[int, ...]:
         """Return how many samples of each source were drawn for the steps so far.

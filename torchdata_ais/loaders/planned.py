@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import msgspec
 from typing_extensions import override
 
 from torchdata_ais._util.arguments import check_number, whole_number
 from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.index import Schedule
 from torchdata_ais.loaders.engine import EngineOptions, Step
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, another_epoch
 from torchdata_ais.loaders.rank_setup import RankSetup
@@ -21,12 +24,13 @@ from torchdata_ais.pipes.planned.batches import SlotBatcher, not_steps
 from torchdata_ais.pipes.planned.stage import Share, Task
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources
+from torchdata_ais.plan.changes import Skip
 from torchdata_ais.reading.planned import PlannedData
 from torchdata_ais.state import PlanState, Segment, damaged
 
 _log = logging.getLogger("torchdata_ais")
 _MOST_BATCH = 1 << 31
-ALLOWED = ("weights", "sources", "batch")
+ALLOWED = ("weights", "sources", "batch", "schedule")
 """Changes at a resume that `allow=` permits."""
 
 
@@ -41,7 +45,8 @@ class RunUnderWay:
         meeting: The ranks.
         workers: Of each rank.
         batch: Samples of a rank's batch, where the pipe has it.
-        step: Global batches given out.
+        step: Global batches given out, and steps skipped.
+        schedule: Changes by step that took the place of those given, from the last segment on.
     """
 
     data: PlannedData
@@ -51,6 +56,8 @@ class RunUnderWay:
     workers: int
     batch: int | None
     step: int = 0
+    schedule: Schedule | None = None
+    _coming: tuple[int, Schedule] | None = None
     _run: Run | None = None
     _segments: list[RunSegment] = field(default_factory=list)
     _state_sources: list[str] = field(default_factory=list)
@@ -66,13 +73,25 @@ class RunUnderWay:
         """Return in words how the order is made."""
         return self.data.order(self.epoch_steps, self.given.tail)
 
+    @property
+    def changes_by_step(self) -> Schedule:
+        """The schedule that holds now."""
+        return self.given.schedule if self.schedule is None else self.schedule
+
     def global_batch(self) -> int:
-        """Return how many samples all ranks take together in a step.
+        """Return how many samples all ranks take together in the first step.
 
         Raises:
             UsageError: The number is unknown.
         """
-        ranks = self.meeting.world.size
+        ranks, first = self.meeting.world.size, dict(self.given.schedule.batches).get(0)
+        if first and self.given.global_batch not in (None, first):
+            raise UsageError.at(
+                f"global_batch={self.given.global_batch}, and the schedule begins with {first}",
+                todo="leave one out",
+            )
+        if first:
+            return first
         if self.given.global_batch is not None:
             return whole_number(self.given.global_batch, "global_batch", 1, _MOST_BATCH)
         if self.batch is None and ranks * self.workers > 1:
@@ -90,11 +109,10 @@ class RunUnderWay:
         """
         if self._run is None:
             if not self._segments:
-                weights = self._sources().weights_at(0)
+                weights = self._run_sources().weights_at(0)
                 none = (0,) * len(weights)
                 self._segments = [RunSegment(0, 0, 0, self.global_batch(), weights, none, 0, 0)]
-            ranks = self.meeting.world.size
-            self._run = Run(self._run_sources(), self.given.seed, self._segments, ranks=ranks).checked()
+            self._run = self._run_of(self._segments)
             for source in self._run.never_drawn():
                 _log.warning(
                     "source %d of the mixture has a weight and gives no sample: an epoch is too short for it. "
@@ -102,6 +120,14 @@ class RunUnderWay:
                     source,
                 )
         return self._run
+
+    def _run_of(self, segments: list[RunSegment]) -> Run:
+        """Return a run of some segments.
+
+        Raises:
+            UsageError: It cannot be.
+        """
+        return Run(self._run_sources(), self.given.seed, segments, ranks=self.meeting.world.size).checked()
 
     def _names(self) -> list[str]:
         """Return the digests of all sources of the run, removed ones included."""
@@ -115,18 +141,17 @@ class RunUnderWay:
 
     def _run_sources(self) -> Sources:
         """Return the sources of the run, numbered as in the run."""
-        sources, places = self._sources(), self.places()
-        if places == list(range(len(sources.samples))):
-            return sources
+        sources, places, schedule = self._sources(), self.places(), self.changes_by_step
+        schedule.check(len(sources.samples), sources.epoch_steps, sources.stop)
         mean = sources.mean_bytes or (1.0,) * len(sources.samples)
+        weights = tuple(0 if place is None else sources.weights[place] for place in places)
         return replace(
             sources,
             samples=tuple(1 if place is None else sources.samples[place] for place in places),
             mean_bytes=tuple(1.0 if place is None else mean[place] for place in places),
-            schedule=tuple(
-                (start, tuple(0 if place is None else weights[place] for place in places))
-                for start, weights in sources.schedule
-            ),
+            weights=weights,
+            changes=schedule.changes(weights, places),
+            excluded=self.data.excluded(schedule),
         )
 
     def epoch(self) -> Epoch:
@@ -147,7 +172,7 @@ class RunUnderWay:
                 todo="set a later epoch, or begin a run: a loader without load_state_dict()",
             )
         epoch = self.run().epoch(number)
-        if epoch.position + epoch.slots.length >= 1 << 62:
+        if epoch.position >= 1 << 61:
             raise UsageError.at(
                 f"epoch {number} lies beyond what can be counted", todo="begin with an earlier one"
             )
@@ -169,6 +194,9 @@ class RunUnderWay:
             sources=self._names(),
             removed=[number for number, place in enumerate(self.places()) if place is None],
             weights=self.data.weights_digest(),
+            schedule=self.given.schedule.digest() if self.given.schedule else "",
+            changed=None if self.schedule is None else self.schedule.to_json(),
+            coming=None if self._coming is None else (self._coming[0], self._coming[1].to_json()),
             order=self.order(),
             seed=self.given.seed,
             segments=msgspec.convert(self._segments, list[Segment], from_attributes=True),
@@ -182,6 +210,45 @@ class RunUnderWay:
             left=list(left),
         )
 
+    def change_at(self, step: int, schedule: Schedule) -> None:
+        """Let another schedule hold from a step on that has not come.
+
+        Raises:
+            UsageError: It cannot be.
+        """
+        before = self.schedule, self._segments, self._run, self._coming, self.step
+        try:
+            self._change(step, schedule)
+        finally:
+            self.schedule, self._segments, self._run, self._coming, self.step = before
+        self._coming = step, schedule
+        self.adopt()
+
+    def adopt(self) -> bool:
+        """Take a schedule whose step has come; return whether there was one."""
+        if self._coming is None or self.run().next_given(self.step) < self._coming[0]:
+            return False
+        here, (step, schedule) = self.step, self._coming
+        self._change(step, schedule)
+        self.step = max(here, step)
+        return True
+
+    def steps_left(self, number: int) -> int:
+        """Return how many steps of an epoch are left, 0 after its end."""
+        here = self.epoch()
+        return self.run().count_steps(self.step, here.end) if here.number == number else 0
+
+    def _change(self, step: int, schedule: Schedule) -> None:
+        before, self.step, self._coming = self.changes_by_step, step, None
+        state, begun = self.state(), self._segments[-1]
+        self.schedule = schedule.since(step, state.epoch_step)
+        new_order = (before.weights, before.max_repeats) != (schedule.weights, schedule.max_repeats)
+        segment = _changed_segment(
+            state, self._run_sources(), self.global_batch(), begun, new_order=new_order
+        )
+        self._segments = [*self._segments, segment]
+        self._run = self._run_of(self._segments)
+
     def load(self, state: PlanState, allow: Collection[str]) -> None:
         """Resume at `state`; an allowed change starts a new segment.
 
@@ -191,11 +258,11 @@ class RunUnderWay:
         check_same("the plan's version", state.plan, PLAN_VERSION, "resume with the version that took it")
         check_same("the seed", state.seed, self.given.seed, "pass the same seed=")
         check_same("the order", state.order, self.order(), "build the pipe as it was")
-        before = self._state_sources, self._segments, self._run, self.step
+        before = self._state_sources, self._segments, self._run, self.step, self.schedule
         try:
             self._load(state, allow)
         except BaseException:
-            self._state_sources, self._segments, self._run, self.step = before
+            self._state_sources, self._segments, self._run, self.step, self.schedule = before
             raise
 
     def _load(self, state: PlanState, allow: Collection[str]) -> None:
@@ -206,37 +273,31 @@ class RunUnderWay:
             _allowed("sources", f"{len(there)} sources, and this pipe others: {_others(there, now)}", allow)
             changed.add("sources")
         self._state_sources = list(state.sources)
+        self.schedule = None if state.changed is None else Schedule.from_json(state.changed)
+        given = self.given.schedule.digest() if self.given.schedule else ""
+        if given != state.schedule:
+            _allowed("schedule", "another schedule" if state.schedule else "no schedule", allow)
+            changed.add("schedule")
+            self.schedule = None
         sources = self._run_sources()
         self._segments = [_segment(one, sources) for one in state.segments]
+        self._coming = None
         begun = self._segments[-1]
         if not changed and state.weights != self.data.weights_digest():
             _allowed("weights", _other_weights(begun.weights, sources), allow)
             changed.add("weights")
         batch = self.global_batch()
-        if batch != begun.global_batch:
+        expected = sources.changes.batch_at(begun.step, batch)
+        if "schedule" not in changed and expected != begun.global_batch:
+            batch = expected
             _allowed("batch", f"a global batch of {begun.global_batch}, and this loader {batch}", allow)
             changed.add("batch")
         self._run, self.step = None, state.step
+        if state.coming is not None and "schedule" not in changed:
+            self._coming = state.coming[0], Schedule.from_json(state.coming[1])
         if changed:
-            held = sources.weights_at(state.position) if changed & {"sources", "weights"} else begun.weights
-            begins_order = bool(changed & {"sources", "weights"}) or (
-                sources.tail == "drop" and len(sources.samples) > 1
-            )
-            none = [0] * len(state.draws)
-            given, left = (state.given or none, state.left or none) if begins_order else ([], [])
             self._segments.append(
-                RunSegment(
-                    state.step,
-                    state.position,
-                    state.epoch,
-                    batch,
-                    held,
-                    _filled(state.draws, sources),
-                    state.epoch_step,
-                    state.epoch_position,
-                    _filled(given, sources) if begins_order else (),
-                    _filled(left, sources) if begins_order else (),
-                )
+                _changed_segment(state, sources, batch, begun, new_order=bool(changed - {"batch"}))
             )
             self.run()  # raises where that cannot be
             return
@@ -246,6 +307,36 @@ class RunUnderWay:
         planned = (run.position(state.step), epoch.number, run.counts(state.position))
         if saved != (*planned, epoch.first_step, epoch.first_position):
             raise damaged("its numbers are not those of its step")
+
+
+def _changed_segment(
+    state: PlanState, sources: Sources, batch: int, begun: RunSegment, *, new_order: bool
+) -> RunSegment:
+    """Return the segment of a change at a state.
+
+    Args:
+        state: The state.
+        sources: Those from now on.
+        batch: The global batch before any entry of their schedule.
+        begun: The segment before.
+        new_order: Whether the change is of more than the batch.
+    """
+    scheduled = sources.epoch_steps is not None and (sources.changes.stages or sources.changes.most)
+    begins_order = new_order or bool(scheduled) or (sources.tail == "drop" and len(sources.samples) > 1)
+    none = [0] * len(state.draws)
+    given, left = (state.given or none, state.left or none) if begins_order else ([], [])
+    return RunSegment(
+        state.step,
+        state.position,
+        state.epoch,
+        sources.changes.batch_at(state.step, batch),
+        sources.weights_at(state.step) if new_order or scheduled else begun.weights,
+        _filled(state.draws, sources),
+        state.epoch_step,
+        state.epoch_position,
+        _filled(given, sources) if begins_order else (),
+        _filled(left, sources) if begins_order else (),
+    )
 
 
 def _segment(saved: Segment, sources: Sources) -> RunSegment:
@@ -279,10 +370,7 @@ def _allowed(change: str, what: str, allow: Collection[str]) -> None:
 
 
 def _other_weights(then: tuple[int, ...], sources: Sources) -> str:
-    now = sources.schedule[0][1]
-    if len(sources.schedule) > 1 or now == then:
-        return "another schedule of weights"
-    return f"the weights {then} of 65,536, and this pipe {now}"
+    return f"the weights {then} of 65,536, and this pipe {sources.weights}"
 
 
 def _others(then: list[str], now: list[str]) -> str:
@@ -325,6 +413,8 @@ class PlannedRunner(EpochRunner):
         self._not_steps: str | None = None
         self._begun_at: int | None = None
         self._loaded = False
+        self._came = 0
+        self._changes = 0  # of the schedule, equal on all ranks
 
     def _why_not_steps(self) -> str | None:
         """Return why the items of the pipe are not the run's steps, or None."""
@@ -341,7 +431,7 @@ class PlannedRunner(EpochRunner):
     @property
     @override
     def under_way(self) -> bool:
-        return self._loaded and self._under_way.step > self._under_way.epoch().first_step
+        return self._loaded and self.steps_given(0) > 0
 
     @override
     def check_epoch(self, epoch: int, following: int) -> None:
@@ -352,15 +442,15 @@ class PlannedRunner(EpochRunner):
 
     @override
     def steps_given(self, step: int) -> int:
-        return self._under_way.step - self._current().first_step
+        run = self._under_way
+        return run.run().count_steps(self._current().first_step, run.step)
 
     def _current(self) -> Epoch:
         """Return the current epoch, also after its last step.
 
         Between epochs the next one.
         """
-        begun = self._begun_at
-        return self._under_way.epoch() if begun is None else self._under_way.run().epoch_of(begun)
+        return self._under_way.epoch() if self._begun_at is None else self._epoch
 
     @override
     def settings(self, epoch: int) -> dict[str, object]:
@@ -370,34 +460,54 @@ class PlannedRunner(EpochRunner):
             "epoch_steps": run.epoch_steps,
             "global_batch": run.global_batch(),
             "order": run.order(),
+            "schedule": run.changes_by_step.digest(),
             "step": step,  # ranks that begin at different steps would end at different ones
         }
 
     @override
     def begin(self, epoch: int) -> tuple[int, int]:
+        run = self._under_way
         if not self._loaded:
-            self._under_way.step = self._under_way.begin_of(epoch)
+            run.step = run.begin_of(epoch)
+        if run.adopt() and not self._loaded:
+            run.step = run.begin_of(epoch)
+        run.run().check_step(run.run().next_given(run.step))
         self._loaded, self._begun_at = False, None
-        here = self._under_way.epoch()
-        return here.number, self._under_way.step - here.first_step
+        return self._under_way.epoch().number, self.steps_given(0)
 
     @override
     def epoch(self, done: int) -> Iterator[Step]:
         world = self.meeting.world
-        run, step, places = self._under_way.run(), self._under_way.step, self._under_way.places()
+        under_way = self._under_way
         self._not_steps = self._why_not_steps()
-        self._begun_at = step
-        epoch = run.epoch_of(step).number
-        plans = []
-        for worker, plan in enumerate(self._fresh(epoch)):
-            share = Share(world.rank, world.size, worker, self.workers, not world.processes)
-            plans.append(replace(plan, task=Task(run, share, step, places)))
-        return self._watched(plans)
+        self._begun_at, self._came = under_way.step, 0
+        self._epoch = under_way.epoch()
+        number = self._epoch.number
+        while True:
+            run, step, places = under_way.run(), under_way.step, under_way.places()
+            plans = []
+            for worker, plan in enumerate(self._fresh(number)):
+                share = Share(world.rank, world.size, worker, self.workers, not world.processes)
+                plans.append(replace(plan, task=Task(run, share, step, places)))
+            steps = self._watched(plans)
+            while (given := next(steps, None)) is not None:
+                yield given
+                under_way.adopt()
+                if under_way.run() is not run:  # another schedule holds from the next step on
+                    break
+            else:
+                return
+            cast(Generator[Step, None, None], steps).close()
+            if not under_way.steps_left(number):
+                return
+            self._epoch = under_way.epoch()
 
     @override
     def record_output(self, worker: int, state: bytes | None) -> None:
         if self._not_steps is None:
-            self._under_way.step += 1
+            run = self._under_way
+            run.step = run.run().next_given(run.step) + 1
+            self._came += 1
 
     @override
     def given(self, step: int) -> int:
@@ -408,18 +518,20 @@ class PlannedRunner(EpochRunner):
         if self._begun_at is None:
             return
         run = self._under_way
-        end = run.run().epoch_of(self._begun_at).end
-        if self._not_steps is None and run.step != end:
+        left = run.steps_left(self._epoch.number)
+        if self._not_steps is None and left:
             raise UsageError.at(
-                f"{run.step - self._begun_at} batches came of the {end - self._begun_at} that were planned",
+                f"{self._came} batches came of the {self._came + left} that were planned",
                 todo="a stage below .batched() leaves some out, or an error policy has ended the epoch: filter samples,"
                 " above .batched()",
             )
+        end = run.epoch().end if left else run.step
         run.step, self._begun_at = end, None
 
     @override
     def repeated(self) -> int:
-        return self._under_way.epoch().slots.repeated(self.meeting.world.rank)
+        run = self._under_way.run()
+        return run.repeated(self._under_way.epoch(), self.meeting.world.rank)
 
     @override
     def samples_of(self, step: int) -> list[tuple[str, str]]:
@@ -431,6 +543,9 @@ class PlannedRunner(EpochRunner):
                 f"step {step} lies before step {last.step}, where the state was taken that was loaded with a change",
                 todo="ask a loader as it was before the change",
             )
+        run.check_step(step)
+        if not run.given_steps(step, step + 1):
+            raise UsageError.at(f"step {step} is skipped by the schedule", todo="ask for another step")
         whole = Run(run.sources, run.seed, run.segments)
         found = self._reader.data.look_up(whole, whole.positions(step), places=self._under_way.places())
         return [(wanted.reference.key, wanted.reference.shard.name) for wanted in found]
@@ -454,6 +569,60 @@ class PlannedRunner(EpochRunner):
     @override
     def run_step(self) -> int:
         return self._under_way.step
+
+    @property
+    @override
+    def schedule(self) -> Schedule:
+        return self._under_way.changes_by_step
+
+    @override
+    def set_schedule(self, schedule: Schedule) -> int:
+        return self._change_schedule("schedule", schedule.to_json(), lambda _: schedule)
+
+    @override
+    def skip(self, steps: int | range, how: Skip) -> int:
+        said = steps if isinstance(steps, int) else [steps.start, steps.stop]
+
+        def changed(step: int) -> Schedule:
+            span = range(step, step + steps) if isinstance(steps, int) else steps
+            if span.start < step:
+                raise UsageError.at(
+                    f"skip({span}) begins before step {step}, which is the next",
+                    todo="skip steps that are to come",
+                )
+            return self.schedule.skipping(span.start, span.stop, how)
+
+        return self._change_schedule("skip", [said, how], changed)
+
+    def _change_schedule(self, name: str, said: object, changed: Callable[[int], Schedule]) -> int:
+        """Change the schedule on all ranks; return the step from which it holds.
+
+        That is the first step that no rank has passed.
+
+        Args:
+            name: What is changed.
+            said: What all ranks must say alike, for JSON.
+            changed: Returns the schedule for that step.
+
+        Raises:
+            UsageError: Another rank says something else; or the schedule cannot be.
+        """
+        self._changes += 1
+        step, ranks = self._under_way.run().next_given(self._under_way.step), self.meeting.ranks
+        if ranks is not None:
+            key = f"{name}/{self._changes}"
+            ranks.tell(f"{key}/{ranks.rank}", json.dumps([step, said]))
+            heard = ranks.hear({rank: f"{key}/{rank}" for rank in range(ranks.world_size)})
+            told = {rank: json.loads(value) for rank, value in heard.items()}
+            other = [rank for rank, (_, there) in told.items() if there != json.loads(json.dumps(said))]
+            if other:
+                raise UsageError.at(
+                    f"rank {other[0]} changes the schedule in another way than rank {ranks.rank}",
+                    todo="call set_schedule() and skip() alike on all ranks",
+                )
+            step = max(step, *(there for there, _ in told.values()))
+        self._under_way.change_at(step, changed(step))
+        return step
 
     @override
     def samples_seen(self) -> tuple[int, ...]:

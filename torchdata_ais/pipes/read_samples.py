@@ -173,9 +173,9 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         if share.rank == 0 and share.worker == 0 and self._task is None:
             self.compare_with_listing()
         task = self._begin(run, share, epoch)
-        steps = range(task.step + share.worker, epoch.end, share.workers)[task.given :]
+        steps = run.given_steps(task.step, epoch.end)[share.worker :: share.workers][task.given :]
         if task.only is not None:
-            steps = range(task.step, task.step + 1)
+            steps = [task.step]
         live = self._live = PlannedReading(
             run,
             share.rank,

@@ -118,7 +118,7 @@ class Quota:
         return whole * self._period + int(self._where[int(self._first[source]) + rest])
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _period(shares: tuple[int, ...]) -> tuple[Integers, Integers, Integers, Integers]:
     """Return one period, by positions and by sources.
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.plan.mixture import Quota
+from torchdata_ais.plan.changes import apportion, rounded
+from torchdata_ais.plan.mixture import DENOMINATOR, Quota
 from torchdata_ais.plan.permutation import Integers, Permutation, derived_key
 
 Stop = Literal["first", "all", "never"]
+Weights = Sequence[int] | npt.NDArray[np.int32]
 _ENDLESS = 1 << 62
 _CYCLIC = -1  # used in a key in place of the number of a round
 
@@ -177,15 +180,6 @@ def _groups(numbers: Integers) -> list[tuple[int, Integers | slice]]:
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """A part of an epoch in which the weights are the same."""
-
-    offset: int
-    quota: Quota
-    taken: Integers  # draws of each source in the epoch before
-
-
-@dataclass(frozen=True)
 class Stretch:
     """Epochs that follow each other and take as many samples of each source.
 
@@ -194,7 +188,6 @@ class Stretch:
         position: Its first position.
         length: Positions of each.
         count: How many there are.
-        pieces: Parts of each.
         draws: Samples of each source before the first.
         each: Samples of each source in one.
     """
@@ -203,7 +196,6 @@ class Stretch:
     position: int
     length: int
     count: int
-    pieces: tuple[_Piece, ...]
     draws: Integers
     each: Integers
 
@@ -212,32 +204,6 @@ class Stretch:
         """The position after them."""
         return self.position + self.count * self.length
 
-    @property
-    def drawn_from(self) -> list[int]:
-        """The sources that have a weight."""
-        weights = [piece.quota.weights for piece in self.pieces]
-        return [number for number, given in enumerate(zip(*weights, strict=True)) if any(given)]
-
-    def counts(self, offset: int) -> Integers:
-        """Return how many samples of each source an epoch has before an offset."""
-        piece = [one for one in self.pieces if one.offset <= offset][-1]
-        result: Integers = piece.taken + piece.quota.counts(offset - piece.offset)
-        return result
-
-    def drawn(self, offsets: Integers) -> tuple[Integers, Integers]:
-        """Return for offsets of an epoch the sources and their earlier draws."""
-        if len(self.pieces) == 1:
-            quota = self.pieces[0].quota
-            return quota.sources(offsets), quota.draws(offsets)
-        source, draw = np.empty_like(offsets), np.empty_like(offsets)
-        begins = np.array([piece.offset for piece in self.pieces])
-        for number, here in _groups(np.searchsorted(begins, offsets, side="right") - 1):
-            piece = self.pieces[number]
-            within = offsets[here] - piece.offset
-            source[here] = piece.quota.sources(within)
-            draw[here] = piece.quota.draws(within) + piece.taken[source[here]]
-        return source, draw
-
 
 class MixedOrder:
     """Samples of several sources, mixed by weights.
@@ -245,16 +211,13 @@ class MixedOrder:
     All samples of a source come before any of them repeats.
 
     An epoch takes of each source the window of its draws that begins where the epoch before has ended. The sequence of
-    sources starts again with each epoch. So all epochs are of one length while the weights stay; an epoch in which
-    they change ends where its own windows end.
+    sources starts again with each epoch. So all epochs are of one length.
 
     Args:
         orders: One `Order` a source.
-        schedule: ``(from_position, weights)``: rounded weights and their first position, ascending, the first at most
-            `position`. A weight of 0 leaves its source out.
-        stop: ``"first"`` ends an epoch before any sample comes again in it, ``"all"`` when it has each sample,
-            ``"never"`` is one epoch without end.
-        position: Where the first weights begin to count.
+        weights: Rounded weights. A weight of 0 leaves its source out.
+        stop: ``"first"`` ends an epoch before any sample comes again in it, ``"all"`` when it has each sample.
+        position: Where the order begins.
         draws: How many samples of each source are before it.
         number: The epoch that it is in.
         until: Draw of each source at which the rest of that epoch ends; None: an epoch begins there.
@@ -264,7 +227,7 @@ class MixedOrder:
         stretches: The epochs.
 
     Example:
-        >>> mixed = MixedOrder([Order(4), Order(100, source=1)], [(0, [1, 3])], stop="first")
+        >>> mixed = MixedOrder([Order(4), Order(100, source=1)], [1, 3], stop="first")
         >>> mixed.stretches[0].length, mixed.counts(18).tolist(), mixed.counts(36).tolist()
         (18, [4, 14], [8, 28])
     """
@@ -272,7 +235,7 @@ class MixedOrder:
     def __init__(
         self,
         orders: Sequence[Order],
-        schedule: Sequence[tuple[int, Sequence[int]]],
+        weights: Sequence[int],
         stop: Stop = "first",
         *,
         position: int = 0,
@@ -281,93 +244,68 @@ class MixedOrder:
         until: Sequence[int] | None = None,
         whole: int = 1,
     ) -> None:
-        starts = [start for start, _ in schedule]
-        if not starts or starts[0] > position or starts[0] < 0 or starts != sorted(set(starts)):
-            raise UsageError(f"a schedule begins at position 0 and ascends, not {starts}")
-        for _, weights in schedule:
-            if len(weights) != len(orders):
-                raise UsageError(f"{len(weights)} weights for {len(orders)} sources")
-        if stop not in get_args(Stop):
-            raise UsageError(f"stop is one of {', '.join(get_args(Stop))}, not {stop!r}")
+        _check_weights(orders, weights)
+        if stop not in ("first", "all"):
+            raise UsageError(f"stop is one of first, all, not {stop!r}")
         self._orders, self._stop, self._whole = list(orders), stop, whole
         self._samples = np.array([order.samples for order in orders], dtype=np.int64)
-        first = sum(start <= position for start in starts) - 1
-        self._starts = [position, *starts[first + 1 :], _ENDLESS]
-        self._quotas = [Quota(weights, least=0) for _, weights in schedule[first:]]
+        self._position, self._quota = position, Quota(weights, least=0)
         self.stretches = self._stretches(number, np.array(draws or [0] * len(orders), dtype=np.int64), until)
         self._begins = np.array([stretch.position for stretch in self.stretches], dtype=np.int64)
 
-    def _stretches(self, number: int, draws: Integers, until: Sequence[int] | None) -> list[Stretch]:
-        """Return all epochs: at most two stretches for each change of the weights."""
-        found: list[Stretch] = []
-        position, rest = self._starts[0], until is not None
-        while True:
-            ends = draws + self._samples if until is None else np.asarray(until, dtype=np.int64)
-            length, pieces = self._epoch(position, ends - draws, rest=rest)
-            stage_end = next(start for start in self._starts if start > position)
-            alike = len(pieces) == 1 and not rest
-            count = (stage_end - position) // length if alike else 1
-            if length:  # else nothing is left of the epoch that the order begins in
-                each = Stretch(number, position, length, count, pieces, draws, draws).counts(length)
-                found.append(Stretch(number, position, length, count, pieces, draws, each))
-                if found[-1].end == _ENDLESS or (alike and stage_end == _ENDLESS):
-                    return found
-                position, draws = found[-1].end, draws + count * each
-            number, until, rest = number + count, None, False
+    @property
+    def drawn_from(self) -> list[int]:
+        """The sources that have a weight."""
+        return [number for number, weight in enumerate(self._quota.weights) if weight]
 
-    def _epoch(self, position: int, left: Integers, *, rest: bool) -> tuple[int, tuple[_Piece, ...]]:
-        """Return the length of an epoch, and its parts.
+    def _stretches(self, number: int, draws: Integers, until: Sequence[int] | None) -> list[Stretch]:
+        """Return all epochs: the rest of one, and those after it."""
+        found: list[Stretch] = []
+        position = self._position
+        if until is not None:
+            length = self._length(np.asarray(until, dtype=np.int64) - draws, rest=True)
+            if length:  # else nothing is left of the epoch that the order begins in
+                each = self._quota.counts(length)
+                found.append(Stretch(number, position, length, 1, draws, each))
+                position, draws = position + length, draws + each
+            number += 1
+        length = self._length(self._samples, rest=False)
+        count = (_ENDLESS - position) // length
+        return [*found, Stretch(number, position, length, count, draws, self._quota.counts(length))]
+
+    def _length(self, left: Integers, *, rest: bool) -> int:
+        """Return the length of an epoch.
 
         Args:
-            position: Its first position.
             left: Draws of each source until its window has its size.
             rest: Whether it is the rest of an epoch.
         """
-        stage = bisect_right(self._starts, position) - 1
-        pieces, offset, taken = [], 0, np.zeros_like(left)
-        while True:
-            quota = self._quotas[stage]
-            pieces.append(_Piece(offset, quota, taken))
-            size = self._starts[stage + 1] - position - offset
-            end = self._end(quota, left - taken)
-            if end <= size or self._starts[stage + 1] == _ENDLESS:
-                break
-            offset, taken, stage = offset + size, taken + quota.counts(size), stage + 1
-        length = offset + min(end, size)
-        drawn = np.any([piece.quota.weights for piece in pieces], axis=0)
-        if drawn.sum() > 1 and (length >= self._whole or rest):
-            length -= length % self._whole
-        return length, tuple(pieces)
-
-    def _end(self, quota: Quota, left: Integers) -> int:
-        """Return the number of positions until `quota` has filled the windows."""
-        if self._stop == "never":
-            return _ENDLESS
         ends = [0]
         for source, draws in enumerate(left.tolist()):
             if self._stop == "first":
-                end = quota.position_of(source, max(draws, 0))
+                end = self._quota.position_of(source, max(draws, 0))
             else:
-                end = quota.position_of(source, draws - 1) if draws > 0 else None
+                end = self._quota.position_of(source, draws - 1) if draws > 0 else None
                 end = None if end is None else end + 1
             if end is not None:
                 ends.append(end)
-        return min(ends[1:]) if self._stop == "first" else max(ends)
+        length = min(ends[1:]) if self._stop == "first" else max(ends)
+        if len(self.drawn_from) > 1 and (length >= self._whole or rest):
+            length -= length % self._whole
+        return length
 
     def at(self, positions: npt.ArrayLike) -> Draws:
         """Return the draws at `positions`, which may be of any epoch."""
-        wanted = np.asarray(positions, dtype=np.int64)
-        if wanted.size and int(wanted.min()) < self._starts[0]:
-            raise IndexError(f"position {wanted.min()} is before the first")
+        wanted = _from(positions, self._position)
         found = Draws(*(np.empty_like(wanted) for _ in range(3)))
         for number, here in _groups(np.searchsorted(self._begins, wanted, side="right") - 1):
             stretch = self.stretches[number]
             epochs, offsets = np.divmod(wanted[here] - stretch.position, stretch.length)
-            source, within = stretch.drawn(offsets)
+            source = self._quota.sources(offsets)
             before: Integers = (stretch.draws[source] + epochs * stretch.each[source]).astype(
                 np.int64, copy=False
             )
-            draw: Integers = within + before
+            draw: Integers = self._quota.draws(offsets) + before
             found.source[here], found.draw[here] = source, draw
             found.index[here] = self._indexes(stretch, epochs, source, draw)
         return found
@@ -377,9 +315,6 @@ class MixedOrder:
         result = np.empty_like(draw)
         for number, here in _groups(source):
             order, drawn = self._orders[number], draw[here]
-            if self._stop == "never":
-                result[here] = order.take(drawn)
-                continue
             each, found = int(stretch.each[number]), np.empty_like(drawn)
             for epoch, part in _groups(epochs[here]):
                 begin = int(stretch.draws[number]) + epoch * each
@@ -394,7 +329,7 @@ class MixedOrder:
         """Return how many samples of each source are before `position`."""
         stretch = self._stretch_at(position)
         epochs, offset = divmod(position - stretch.position, stretch.length)
-        result: Integers = stretch.draws + epochs * stretch.each + stretch.counts(offset)
+        result: Integers = stretch.draws + epochs * stretch.each + self._quota.counts(offset)
         return result
 
     def epoch_at(self, position: int) -> tuple[int, int, int]:
@@ -411,3 +346,155 @@ class MixedOrder:
         stretch = self._stretch_at(position)
         begin = stretch.draws + (position - stretch.position) // stretch.length * stretch.each
         return begin.tolist(), (begin + stretch.each).tolist()
+
+
+class EndlessOrder:
+    """Samples of several sources in one sequence, by weights that may change.
+
+    All samples of a source come before any of them repeats. A part with constant weights is cut into whole periods of
+    them and a rest. The rest has a whole number of samples of each source, and what that differs by from the weights
+    goes on to the next part. So each prefix of a part is within one sample of its numbers.
+
+    Args:
+        orders: One `Order` a source.
+        stages: ``(from_position, weights)``: rounded weights, ascending, the first at most `position`.
+        position: Where the order begins.
+        draws: How many samples of each source are before it.
+        most: How many samples of each source are drawn at most, or None. Its weight then goes to the others in
+            proportion. Empty: of none.
+
+    Attributes:
+        end: The position where no source is left, or a very large one.
+
+    Memory: 8 bytes for each source of each part, and a period.
+
+    Example:
+        >>> order = EndlessOrder([Order(4), Order(100, source=1)], [(0, [32768, 32768]), (10, [0, 65536])])
+        >>> order.at(range(8)).source.tolist(), order.counts(10).tolist(), order.counts(30).tolist()
+        ([0, 1, 0, 1, 0, 1, 0, 1], [5, 5], [5, 25])
+    """
+
+    def __init__(
+        self,
+        orders: Sequence[Order],
+        stages: Sequence[tuple[int, Weights]],
+        *,
+        position: int = 0,
+        draws: Sequence[int] | None = None,
+        most: Sequence[int | None] = (),
+    ) -> None:
+        starts = [start for start, _ in stages]
+        if not starts or starts[0] > position or starts[0] < 0 or starts != sorted(set(starts)):
+            raise UsageError(f"the stages of an order begin at its position and ascend, not {starts}")
+        for _, weights in stages:
+            _check_weights(orders, weights)
+        self._orders = list(orders)
+        self._position, self.end = position, _ENDLESS
+        self._draws = np.array(draws or [0] * len(orders), dtype=np.int64)
+        self._most = [_ENDLESS if one is None else one for one in most]
+        first = bisect_right(starts, position) - 1
+        self._make_parts([*starts[first + 1 :], _ENDLESS], [weights for _, weights in stages[first:]])
+
+    @property
+    def is_limited(self) -> bool:
+        """True if it has an end."""
+        return self.end < _ENDLESS
+
+    def _make_parts(self, ends: Sequence[int], stages: Sequence[Weights]) -> None:
+        """Cut the sequence into parts that have whole numbers of each source."""
+        begins, before = [self._position], [self._draws]
+        carry = np.zeros_like(self._draws)  # what the weights say beyond the samples drawn, in 1/65,536
+        self._last: list[int] = []
+        stage_at = 0
+        while not self._last and self.end == _ENDLESS:
+            weights = np.array(self._active(stages[stage_at], before[-1]), dtype=np.int64)
+            if not weights.any():
+                self.end = begins[-1]
+                break
+            until = self._until(ends[stage_at], begins[-1], weights, before[-1], carry)
+            if until == _ENDLESS:
+                self._last = weights.tolist()
+                break
+            length = until - begins[-1]
+            period = DENOMINATOR // math.gcd(*weights.tolist())
+            whole = length // period * period
+            if whole:
+                begins.append(begins[-1] + whole)
+                before.append(before[-1] + weights * whole // DENOMINATOR)
+            if whole < length:
+                wanted = self._allowed(carry + weights * (length - whole), weights, before[-1])
+                counts = apportion(wanted, length - whole)
+                carry = wanted - counts * DENOMINATOR
+                begins.append(until)
+                before.append(before[-1] + counts)
+            while stage_at < len(ends) - 1 and ends[stage_at] <= until:
+                stage_at += 1
+        self._begins = np.array(begins, dtype=np.int64)
+        self._before = before  # no array: it would need twice the memory for a moment
+
+    def _active(self, weights: Weights, drawn: Integers) -> Weights:
+        """Return the weights, 0 for sources that may not come again."""
+        if not self._most:
+            return weights
+        left = [weight if drawn[number] < self._most[number] else 0 for number, weight in enumerate(weights)]
+        return left if left == list(weights) or not any(left) else rounded(left)
+
+    def _until(self, end: int, begin: int, weights: Integers, drawn: Integers, carry: Integers) -> int:
+        """Return where a first source may not come again, at most `end`."""
+        all_left = 0
+        for number, most in enumerate(self._most):
+            weight, left = int(weights[number]), most - int(drawn[number])
+            if weight and most < _ENDLESS:
+                units = left * DENOMINATOR - max(int(carry[number]), 0)
+                end = min(end, begin + max(1, -(-units // weight)))
+            all_left += left if weight else 0
+        return min(end, begin + all_left) if self._most else end
+
+    def _allowed(self, wanted: Integers, weights: Integers, drawn: Integers) -> Integers:
+        """Return `wanted` of samples that may come; other sources get the rest."""
+        if not self._most:
+            return wanted
+        room = np.minimum(np.array(self._most) - drawn, 1 << 40) * DENOMINATOR
+        while (over := np.maximum(wanted - room, 0)).any():
+            wanted = wanted - over
+            left = np.where(weights > 0, room - wanted, 0)
+            wanted[int(np.argmax(left))] += over.sum()
+        return wanted
+
+    def _part(self, number: int) -> Quota:
+        """Return the sequence of sources of a part."""
+        if number + 1 < len(self._begins):
+            return Quota((self._before[number + 1] - self._before[number]).tolist(), least=0)
+        return Quota(self._last, least=0)
+
+    def at(self, positions: npt.ArrayLike) -> Draws:
+        """Return the draws at `positions`."""
+        wanted = _from(positions, self._position)
+        found = Draws(*(np.empty_like(wanted) for _ in range(3)))
+        for number, here in _groups(np.searchsorted(self._begins, wanted, side="right") - 1):
+            quota, within = self._part(number), wanted[here] - self._begins[number]
+            found.source[here] = source = quota.sources(within)
+            found.draw[here] = quota.draws(within) + self._before[number][source]
+        for number, here in _groups(found.source):
+            found.index[here] = self._orders[number].take(found.draw[here])
+        return found
+
+    def counts(self, position: int) -> Integers:
+        """Return how many samples of each source are before `position`."""
+        number = int(np.searchsorted(self._begins, position, side="right")) - 1
+        begin = int(self._begins[number])
+        result: Integers = self._before[number].copy()
+        return result if position == begin else result + self._part(number).counts(position - begin)
+
+
+def _from(positions: npt.ArrayLike, first: int) -> Integers:
+    """Return `positions`, none before the first, as an array."""
+    wanted = np.asarray(positions, dtype=np.int64)
+    if wanted.size and int(wanted.min()) < first:
+        raise IndexError(f"position {wanted.min()} is before the first")
+    return wanted
+
+
+def _check_weights(orders: Sequence[Order], weights: Weights) -> None:
+    if len(weights) != len(orders):
+        raise UsageError(f"{len(weights)} weights for {len(orders)} sources")

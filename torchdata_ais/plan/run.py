@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -16,7 +17,9 @@ import numpy.typing as npt
 from typing_extensions import Self
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.plan.order import Draws, MixedOrder, Order, Stop, cut_to_round
+from torchdata_ais.plan.changes import NO_CHANGES, Changes, Skip
+from torchdata_ais.plan.mixture import DENOMINATOR
+from torchdata_ais.plan.order import Draws, EndlessOrder, MixedOrder, Order, Stop, Weights, cut_to_round
 from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.plan.steps import Slots, Tail, too_large
 
@@ -25,6 +28,7 @@ PLAN_VERSION = 2
 
 Shuffle = Literal["samples", "runs"] | None
 _RUN_BYTES = 8 << 20
+_NO_END = 1 << 80
 _AT_ONCE = 1 << 12  # positions that are looked up at a time, to fill a batch up
 
 
@@ -35,22 +39,26 @@ class Sources:
     Attributes:
         samples: How many samples each source has.
         mean_bytes: The mean size of a sample of each.
-        schedule: ``(from_position, weights)``: rounded weights, of each source one, that sum to 65,536.
+        weights: Rounded weights, of each source one, that sum to 65,536; empty for a single source.
         stop: When an epoch ends; see `MixedOrder`.
         shuffle: ``"samples"``, ``"runs"`` (adjacent samples of the stored order stay together), or None.
         run_bytes: How many bytes of adjacent samples, at most an eighth of a global batch.
         epoch_steps: Steps of an epoch; None: `stop` decides.
         tail: The use of the remainder of an epoch; see `Slots`.
+        changes: Changes by step.
+        excluded: ``(source, numbers)``: numbers of samples that are left out, ascending.
     """
 
     samples: tuple[int, ...]
     mean_bytes: tuple[float, ...] = ()
-    schedule: tuple[tuple[int, tuple[int, ...]], ...] = ((0, (1 << 16,)),)
+    weights: tuple[int, ...] = ()
     stop: Stop = "first"
     shuffle: Shuffle = None
     run_bytes: int = _RUN_BYTES
     epoch_steps: int | None = None
     tail: Tail = "short"
+    changes: Changes = NO_CHANGES
+    excluded: tuple[tuple[int, Integers], ...] = ()
 
     def __post_init__(self) -> None:
         if self.shuffle not in ("samples", "runs", None):
@@ -64,9 +72,11 @@ class Sources:
         if self.stop == "never" and self.epoch_steps is None:
             raise UsageError.at('stop="never" has no end', todo="say how long an epoch is: epoch_steps=")
 
-    def weights_at(self, position: int) -> tuple[int, ...]:
-        """Return the weights that hold at a position of the run."""
-        return self.schedule[bisect_right([start for start, _ in self.schedule], position) - 1][1]
+    def weights_at(self, step: int) -> tuple[int, ...]:
+        """Return the weights that hold at a step of the run."""
+        stages = self.changes.stages
+        number = bisect_right([begin for begin, _ in stages], step)
+        return tuple(map(int, stages[number - 1][1])) if number else self.weights or (DENOMINATOR,)
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,31 @@ class RunSegment:
 
 @dataclass(frozen=True)
 class Epoch:
+    """An epoch of a run.
+
+    Attributes:
+        number: Which one, from the beginning of the run.
+        step: Its first step that this run knows.
+        position: The position of that step.
+        first_step: Its first step.
+        first_position: Its first position.
+        known: The first position of it that this run can look up.
+        end: The step after its last.
+        steps: How many of its steps are given.
+    """
+
+    number: int
+    step: int
+    position: int
+    first_step: int
+    first_position: int
+    known: int
+    end: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class _PartEpoch:
     """An epoch, or the rest of one after a segment has started in it.
 
     Attributes:
@@ -123,11 +158,6 @@ class Epoch:
         """The step after its last."""
         return self.step + len(self.slots)
 
-    @property
-    def steps(self) -> int:
-        """Number of steps of the whole epoch."""
-        return self.end - self.first_step
-
 
 @dataclass(frozen=True)
 class _Span:
@@ -140,84 +170,49 @@ class _Span:
     slots: Slots
 
 
-class Run:
-    """The steps of a run.
+class _Part:
+    """The steps of a run from a segment on, as if no change came after it.
 
     Args:
         sources: The sources to draw from.
         seed: Any integer.
         segments: At least one; the first begins the run.
         ranks: How many ranks share each global batch.
-
-    Example:
-        >>> run = Run(Sources((10,), shuffle="samples"), 0, [RunSegment(0, 0, 0, 4, (1 << 16,), (0,))], ranks=2)
-        >>> [run.positions(step, rank=0).tolist() for step in range(4)]
-        [[0, 1], [4, 5], [8], [10, 11]]
-        >>> run.epoch_of(3).number, sorted(run.at(range(10)).index.tolist()) == list(range(10))
-        (1, True)
+        order: That of the part before, which goes on; None: its own.
+        skip: How its steps are skipped, or None.
+        dropped: Positions of steps before that were skipped: no batch is filled up with them.
     """
 
     def __init__(
-        self, sources: Sources, seed: int, segments: Sequence[RunSegment], *, ranks: int = 1
+        self,
+        sources: Sources,
+        seed: int,
+        segments: Sequence[RunSegment],
+        *,
+        ranks: int = 1,
+        order: MixedOrder | EndlessOrder | None = None,
+        skip: Skip | None = None,
+        dropped: Sequence[range] = (),
     ) -> None:
-        self.sources, self.seed, self.ranks = sources, seed, ranks
+        self.sources, self.ranks, self.skip, self.dropped = sources, ranks, skip, list(dropped)
         self.segments = list(segments)
-        begun = [segment for segment in self.segments if segment.given or segment is self.segments[0]]
-        self._origin = origin = begun[-1]  # where the order that holds now begins
-        opened, until = _windows(begun, sources.samples)
-        self._orders = [
-            Order(
-                samples,
-                seed,
-                shuffle=sources.shuffle is not None,
-                run=self._run_of(number),
-                source=number,
-                opened=opened[number],
-            )
-            for number, samples in enumerate(sources.samples)
-        ]
-        later = [one for one in sources.schedule if one[0] > origin.position]
-        self._order = MixedOrder(
-            self._orders,
-            [(origin.position, origin.weights), *later],
-            "never" if sources.epoch_steps is not None else sources.stop,
-            position=origin.position,
-            draws=origin.draws,
-            number=origin.epoch,
-            until=None if origin.begins_epoch else until,
-            whole=self.segments[-1].global_batch if sources.tail == "drop" else 1,
-        )
+        self.begin = self.segments[-1].step
+        begun = _begun(self.segments)
+        self._origin = begun[-1]  # where the order that holds now begins
+        self.order = order or _mixed_order(sources, seed, self.segments)
         self._first, self._spans = self._of_steps() if sources.epoch_steps is not None else self._of_windows()
-
-    @classmethod
-    def begun(cls, sources: Sources, seed: int, global_batch: int, ranks: int = 1) -> Self:
-        """Return a run from its beginning."""
-        weights = sources.weights_at(0)
-        return cls(
-            sources, seed, [RunSegment(0, 0, 0, global_batch, weights, (0,) * len(weights))], ranks=ranks
-        )
-
-    def _run_of(self, source: int) -> int:
-        """Return how many adjacent samples stay together.
-
-        The number is the same over the whole run, and for any topology.
-        """
-        if self.sources.shuffle != "runs":
-            return 1
-        mean = self.sources.mean_bytes[source] if self.sources.mean_bytes else 1.0
-        return max(1, min(int(self.sources.run_bytes / max(mean, 1.0)), self.segments[0].global_batch // 8))
 
     def _slots(self, length: int, before: int = 0) -> Slots:
         return Slots(length, self.segments[-1].global_batch, self.ranks, self.sources.tail, before)
 
-    def _of_steps(self) -> tuple[Epoch | None, list[_Span]]:
+    def _of_steps(self) -> tuple[_PartEpoch | None, list[_Span]]:
         """Return epochs that are so many steps."""
         last, steps = self.segments[-1], self.sources.epoch_steps or 1
         number, done = divmod(last.step, steps)
         left = (steps - done) * last.global_batch
         whole = self._slots(steps * last.global_batch)
         begin = last.position if last.epoch_position is None or not done else last.epoch_position
-        first = Epoch(
+        first = _PartEpoch(
             number,
             last.step,
             last.position,
@@ -228,13 +223,14 @@ class Run:
         )
         return first, [_Span(number + 1, first.end, last.position + left, 1 << 62, whole)]
 
-    def _of_windows(self) -> tuple[Epoch | None, list[_Span]]:
+    def _of_windows(self) -> tuple[_PartEpoch | None, list[_Span]]:
         """Return epochs that are windows of the sources.
 
         These are the last segment's part of the first epoch, and the others.
         """
         last = self.segments[-1]
-        number, begin, length = self._order.epoch_at(last.position)
+        assert isinstance(self.order, MixedOrder)
+        number, begin, length = self.order.epoch_at(last.position)
         first, step, position = None, last.step, last.position
         inside = begin < position if last.epoch_position is None else not last.begins_epoch
         if inside and number == last.epoch:  # else nothing is left of it
@@ -244,11 +240,11 @@ class Run:
                 known = max(whole_begin, self._origin.position)
                 first_step = step if last.epoch_step is None else last.epoch_step
                 slots = self._slots(left, position - known)
-                first = Epoch(number, step, position, slots, first_step, whole_begin, known)
+                first = _PartEpoch(number, step, position, slots, first_step, whole_begin, known)
                 step = first.end
             position, number = begin + length, number + 1
         spans = []
-        for stretch in self._order.stretches:
+        for stretch in self.order.stretches:
             skipped = max(0, number - stretch.number)
             if skipped < stretch.count:
                 slots = self._slots(stretch.length)
@@ -257,24 +253,16 @@ class Run:
                 number, position = stretch.number + stretch.count, stretch.end
         return first, spans
 
-    def checked(self) -> Self:
-        """Return this run if each epoch has at least one whole global batch.
+    def shortest(self) -> int:
+        """Return the positions of the shortest whole epoch."""
+        return min(span.slots.length for span in self._spans if span.count > 1)
 
-        Raises:
-            UsageError: One has none; names both numbers.
-        """
-        batch = self.segments[-1].global_batch
-        shortest = min(span.slots.length for span in self._spans if span.count > 1)
-        if shortest < batch:
-            raise too_large(batch, shortest)
-        return self
+    @property
+    def first_number(self) -> int:
+        """The number of its first epoch."""
+        return (self._first or self._of_span(self._spans[0], 0)).number
 
-    def never_drawn(self) -> list[int]:
-        """Return sources with a weight at the end that no epoch draws from."""
-        last = self._order.stretches[-1]
-        return [source for source in last.drawn_from if not last.each[source]]
-
-    def epoch_of(self, step: int) -> Epoch:
+    def epoch_of(self, step: int) -> _PartEpoch:
         """Return the epoch of a step.
 
         Epochs before the last segment are unknown here.
@@ -290,12 +278,12 @@ class Run:
         return self._of_span(span, (step - span.step) // len(span.slots))
 
     @staticmethod
-    def _of_span(span: _Span, more: int) -> Epoch:
+    def _of_span(span: _Span, more: int) -> _PartEpoch:
         step = span.step + more * len(span.slots)
         position = span.position + more * span.slots.length
-        return Epoch(span.number + more, step, position, span.slots, step, position, position)
+        return _PartEpoch(span.number + more, step, position, span.slots, step, position, position)
 
-    def epoch(self, number: int) -> Epoch:
+    def epoch(self, number: int) -> _PartEpoch:
         """Return an epoch by its number."""
         first = self._first if self._first is not None else self._of_span(self._spans[0], 0)
         if number < first.number:
@@ -313,12 +301,12 @@ class Run:
         begin, end = slots.slice_of(number, rank)
         if end > slots.length:
             distinct = self.sources.stop == "first" or len(self.sources.samples) == 1
-            if not distinct or slots.before + slots.length < slots.global_batch:
+            if not distinct or self.dropped or slots.before + slots.length < slots.global_batch:
                 first = number * slots.global_batch
                 result = self._padded(epoch, number)[begin - first : end - first]
         return result
 
-    def _padded(self, epoch: Epoch, number: int) -> Integers:
+    def _padded(self, epoch: _PartEpoch, number: int) -> Integers:
         """Return the last batch of an epoch, filled up with further samples.
 
         They come from the epoch, from its start on, and then from the next one, while any is not in the batch yet.
@@ -335,10 +323,12 @@ class Run:
                 for position, sample in zip(numbers.tolist(), self._samples_at(numbers), strict=True):
                     if len(chosen) == slots.global_batch:
                         return np.array(chosen, dtype=np.int64)
-                    if sample not in there:
+                    if sample not in there and not any(position in span for span in self.dropped):
                         there.add(sample)
                         chosen.append(position)
         missing = slots.global_batch - len(chosen)  # all samples are in it
+        if self.dropped:
+            return np.resize(np.array(chosen, dtype=np.int64), slots.global_batch)
         again = epoch.known + np.arange(missing) % (end - epoch.known)
         return np.concatenate([np.array(chosen, dtype=np.int64), again])
 
@@ -356,11 +346,11 @@ class Run:
 
     def at(self, positions: npt.ArrayLike) -> Draws:
         """Return the samples at positions."""
-        return self._order.at(positions)
+        return self.order.at(positions)
 
     def counts(self, position: int) -> tuple[int, ...]:
         """Return how many samples of each source are before a position."""
-        return tuple(self._order.counts(position).tolist())
+        return tuple(self.order.counts(position).tolist())
 
     def segment(self, step: int, global_batch: int, weights: tuple[int, ...] | None = None) -> RunSegment:
         """Return the segment that starts at a step.
@@ -369,7 +359,9 @@ class Run:
         """
         epoch, position = self.epoch_of(step), self.position(step)
         given, left = self.windows(step)
-        begins_order = weights is not None or (self.sources.tail == "drop" and len(self.sources.samples) > 1)
+        begins_order = weights is not None or (
+            self.sources.epoch_steps is None and self.sources.tail == "drop" and len(self.sources.samples) > 1
+        )
         none = (0,) * len(self.sources.samples)
         return RunSegment(
             step,
@@ -395,9 +387,439 @@ class Run:
         if self.sources.epoch_steps is not None or position == epoch.first_position:
             return (), ()
         draws = self.counts(position)
-        begins, ends = self._order.window_at(position)
+        assert isinstance(self.order, MixedOrder)
+        begins, ends = self.order.window_at(position)
         given = tuple(draw - begin for draw, begin in zip(draws, begins, strict=True))
         return given, tuple(end - draw for draw, end in zip(draws, ends, strict=True))
+
+
+class Run:
+    """The steps of a run: its segments, and the changes that come after them.
+
+    Args:
+        sources: The sources to draw from.
+        seed: Any integer.
+        segments: At least one; the first begins the run.
+        ranks: How many ranks share each global batch.
+
+    Example:
+        >>> run = Run(Sources((10,), shuffle="samples"), 0, [RunSegment(0, 0, 0, 4, (1 << 16,), (0,))], ranks=2)
+        >>> [run.positions(step, rank=0).tolist() for step in range(4)]
+        [[0, 1], [4, 5], [8], [10, 11]]
+        >>> run.epoch_of(3).number, sorted(run.at(range(10)).index.tolist()) == list(range(10))
+        (1, True)
+        >>> changed = Run.begun(Sources((10,), changes=Changes(batches=((1, 2),))), 0, 4)
+        >>> [changed.positions(step).tolist() for step in range(5)]
+        [[0, 1, 2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
+    """
+
+    def __init__(
+        self, sources: Sources, seed: int, segments: Sequence[RunSegment], *, ranks: int = 1
+    ) -> None:
+        self.sources, self.seed, self.ranks = sources, seed, ranks
+        self.segments = list(segments)
+        changes, last = sources.changes, self.segments[-1]
+        breaks = {step for step in changes.breaks() if step > last.step}
+        if sources.epoch_steps is None:
+            breaks |= {step for step, _ in changes.stages if step > last.step}
+        self._breaks = sorted(breaks)
+        order = self._endless_order() if sources.epoch_steps is not None else None
+        skip = changes.skip_at(last.step)
+        self._parts = [_Part(sources, seed, self.segments, ranks=ranks, order=order, skip=skip)]
+
+    @classmethod
+    def begun(cls, sources: Sources, seed: int, global_batch: int, ranks: int = 1) -> Self:
+        """Return a run from its beginning.
+
+        Args:
+            sources: The sources to draw from.
+            seed: Any integer.
+            global_batch: That of the first step, if the changes name none.
+            ranks: How many ranks share each global batch.
+        """
+        batch, weights = sources.changes.batch_at(0, global_batch), sources.weights_at(0)
+        return cls(sources, seed, [RunSegment(0, 0, 0, batch, weights, (0,) * len(weights))], ranks=ranks)
+
+    def _endless_order(self) -> EndlessOrder:
+        """Return the order of a run whose epochs are so many steps."""
+        sources, origin = self.sources, _begun(self.segments)[-1]
+        changes = sources.changes
+        step, position = origin.step, origin.position
+        stages: list[tuple[int, Weights]] = [(position, origin.weights)]
+        breaks = [one for one in changes.breaks() if one > step] if changes.stages else []
+        for begin, weights in changes.stages:
+            if begin <= origin.step:
+                continue
+            while step < begin:
+                following = breaks.pop(0) if breaks and breaks[0] < begin else begin
+                if changes.skip_at(step) != "defer":
+                    position += (following - step) * changes.batch_at(step, origin.global_batch)
+                step = following
+            if position == stages[-1][0]:
+                stages.pop()
+            stages.append((position, weights))
+        most = [
+            None if times is None else times * count
+            for times, count in zip(changes.most, sources.samples, strict=False)
+        ]
+        return EndlessOrder(
+            _orders(sources, self.seed, self.segments, ()),
+            stages,
+            position=origin.position,
+            draws=origin.draws,
+            most=most,
+        )
+
+    # Parts
+
+    def _next_part(self) -> bool:
+        """Make the part after the last one; return whether there was one to make."""
+        if len(self._parts) > len(self._breaks):
+            return False
+        before, step = self._parts[-1], self._breaks[len(self._parts) - 1]
+        changes = self.sources.changes
+        batch = changes.batch_at(step, before.segments[-1].global_batch)
+        weights = None
+        if self.sources.epoch_steps is None and any(one == step for one, _ in changes.stages):
+            weights = self.sources.weights_at(step)
+        skip = changes.skip_at(step)
+        if before.skip == "defer":
+            segment = replace(before.segment(before.begin, batch, weights), step=step)
+            if self.sources.epoch_steps is not None:
+                segment = self._after_deferred(segment)
+        else:
+            segment = before.segment(step, batch, weights)
+        order = None if segment.given else before.order
+        segments = [*_begun(before.segments), segment]
+        dropped = before.dropped
+        if before.skip == "drop":
+            dropped = [*dropped, range(before.segments[-1].position, segment.position)]
+        part = _Part(
+            self.sources, self.seed, segments, ranks=self.ranks, order=order, skip=skip, dropped=dropped
+        )
+        self._parts.append(part)
+        return True
+
+    def _after_deferred(self, segment: RunSegment) -> RunSegment:
+        """Return the segment after deferred steps, for epochs of so many steps."""
+        number, done = divmod(segment.step, self.sources.epoch_steps or 1)
+        same = number == segment.epoch
+        return replace(
+            segment,
+            epoch=number,
+            epoch_step=segment.step - done,
+            epoch_position=segment.epoch_position if same else segment.position,
+        )
+
+    def _part_of(self, step: int) -> int:
+        """Return the number of the part that a step is in."""
+        if step < self._parts[0].begin:
+            raise IndexError(
+                f"step {step} is before step {self._parts[0].begin}, from which on this run is known"
+            )
+        while self._end_of(len(self._parts) - 1) <= step and self._next_part():
+            pass
+        return bisect_right([part.begin for part in self._parts], step) - 1
+
+    def _end_of(self, number: int) -> int:
+        """Return the step at which a part ends."""
+        return self._breaks[number] if number < len(self._breaks) else _NO_END
+
+    def _part_at(self, position: int) -> _Part:
+        """Return the part whose order a position is of."""
+        while self._parts[-1].segments[-1].position <= position and self._next_part():
+            pass
+        return self._parts[bisect_right([part.segments[-1].position for part in self._parts], position) - 1]
+
+    def _parts_of(self, epoch: Epoch) -> Iterator[tuple[_PartEpoch, int, int]]:
+        """Yield the parts of an epoch: each with its first step, and the one after."""
+        number, step = self._part_of(epoch.step), epoch.step
+        while step < epoch.end:
+            part, end = self._parts[number], min(self._end_of(number), epoch.end)
+            if part.skip is None:
+                yield part.epoch_of(step), step, end
+            number, step = number + 1, end
+            if step < epoch.end:
+                self._part_of(step)
+
+    # Epochs
+
+    def epoch_of(self, step: int) -> Epoch:
+        """Return the epoch of a step.
+
+        Epochs before the last segment are unknown here.
+        """
+        number = self._part_of(step)
+        while self._parts[number].skip == "defer":  # its samples are those of the steps after it
+            step = self._end_of(number)
+            number = self._part_of(step)
+        here = self._parts[number].epoch_of(step)
+        first, first_epoch = number, here
+        while first and self._parts[first].begin > here.first_step:
+            first -= 1
+            before = self._parts[first]
+            if before.skip != "defer":
+                first_epoch = before.epoch_of(max(before.begin, here.first_step))
+        end = self._epoch_end(number, here)
+        return Epoch(
+            here.number,
+            first_epoch.step,
+            first_epoch.position,
+            here.first_step,
+            here.first_position,
+            first_epoch.known,
+            end,
+            self.count_steps(here.first_step, end),
+        )
+
+    def _epoch_end(self, number: int, here: _PartEpoch) -> int:
+        """Return the step after an epoch, which is that of a step in a part."""
+        if self.sources.epoch_steps is not None:
+            return (here.number + 1) * self.sources.epoch_steps
+        end = here.end
+        while self._end_of(number) < end or self._parts[number].skip == "defer":
+            step = self._end_of(number)
+            number = self._part_of(step)
+            following = self._parts[number].epoch_of(step)
+            if following.number != here.number:
+                return step
+            end = following.end
+        return end
+
+    def epoch(self, number: int) -> Epoch:
+        """Return an epoch by its number."""
+        if self.sources.epoch_steps is not None:
+            first = max(number * self.sources.epoch_steps, self._parts[0].begin)
+            found = self.epoch_of(first)
+        else:
+            here = 0
+            while True:
+                part = self._parts[here].epoch(max(number, self._parts[here].first_number))
+                if (
+                    part.number == number
+                    and part.step < self._end_of(here)
+                    and self._parts[here].skip != "defer"
+                ):
+                    found = self.epoch_of(part.step)
+                    break
+                here += 1
+                if here == len(self._parts) and not self._next_part():
+                    raise IndexError(f"epoch {number} is before epoch {self._parts[0].first_number}")
+        if found.number != number:
+            raise IndexError(f"epoch {number} is before epoch {found.number}")
+        return found
+
+    def given_steps(self, begin: int, end: int) -> Sequence[int]:
+        """Return the steps from `begin` to before `end` that are given."""
+        return self.sources.changes.given_steps(begin, max(begin, min(end, self.last_step)))
+
+    def next_given(self, step: int) -> int:
+        """Return the first step from `step` on that is not skipped."""
+        return self.sources.changes.next_given(step)
+
+    def count_steps(self, begin: int, end: int) -> int:
+        """Return how many of the steps from `begin` to before `end` are given."""
+        end = min(end, self.last_step)
+        return max(0, end - begin) - self.sources.changes.skipped(begin, end)
+
+    @cached_property
+    def last_step(self) -> int:
+        """The first step for which there are no samples, or a very large one."""
+        order = self._parts[0].order
+        if not isinstance(order, EndlessOrder) or not order.is_limited:
+            return _NO_END
+        number = 0
+        while True:
+            self._part_of(self._parts[number].begin)
+            part, end = self._parts[number], self._end_of(number)
+            batch, position = part.segments[-1].global_batch, part.segments[-1].position
+            last = part.begin + max(0, order.end - position) // batch
+            if part.skip != "defer" and last < end:
+                return last
+            number += 1
+            self._part_of(end)
+
+    def check_step(self, step: int) -> None:
+        """Raise `UsageError` if there are no samples for a step."""
+        if step >= self.last_step:
+            raise UsageError.at(
+                f"step {step} has no samples: each source of it has come max_repeats times",
+                todo=f"end the run before step {self.last_step}, or give another source a weight",
+            )
+
+    def length(self, epoch: Epoch) -> int:
+        """Return how many positions an epoch gives; none counts twice."""
+        return sum(
+            min(here.slots.length, (end - here.step) * here.slots.global_batch)
+            - (begin - here.step) * here.slots.global_batch
+            for here, begin, end in self._parts_of(epoch)
+        )
+
+    def given(self, epoch: Epoch, rank: int = 0) -> int:
+        """Return how many positions `rank` gets in an epoch."""
+        count = 0
+        for here, begin, end in self._parts_of(epoch):
+            count += (end - begin - 1) * here.slots.size(begin - here.step, rank)
+            count += here.slots.size(end - 1 - here.step, rank)
+        return count
+
+    def repeated(self, epoch: Epoch, rank: int | None = None) -> int:
+        """Return how many positions an epoch repeats, for `rank` or for all."""
+        return sum(here.slots.repeated(rank) for here, _, end in self._parts_of(epoch) if end == here.end)
+
+    def checked(self) -> Self:
+        """Return this run if each epoch has at least one whole global batch.
+
+        Raises:
+            UsageError: One has none, names both numbers; or ranks are more than the samples of a global batch.
+        """
+        last = self.segments[-1]
+        batches = [
+            last.global_batch,
+            *(batch for step, batch in self.sources.changes.batches if step > last.step),
+        ]
+        shortest = self._parts[0].shortest()
+        if self.sources.epoch_steps is None and shortest < max(batches):
+            raise too_large(max(batches), shortest)
+        for batch in batches:
+            Slots(batch, batch, self.ranks)
+        return self
+
+    def never_drawn(self) -> list[int]:
+        """Return sources with a weight at the end that no epoch draws from."""
+        order = self._parts[0].order
+        if not isinstance(order, MixedOrder) or self.sources.changes.stages:
+            return []
+        last = order.stretches[-1]
+        return [source for source in order.drawn_from if not last.each[source]]
+
+    # Steps
+
+    def positions(self, step: int, rank: int = 0) -> Integers:
+        """Return the positions of the run that `rank` gets in `step`.
+
+        Raises:
+            UsageError: Every source has come as often as the changes allow.
+        """
+        self.check_step(step)
+        return self._parts[self._part_of(step)].positions(step, rank)
+
+    def size(self, step: int, rank: int = 0) -> int:
+        """Return how many positions `rank` gets in `step`."""
+        here = self._parts[self._part_of(step)].epoch_of(step)
+        return here.slots.size(step - here.step, rank)
+
+    def steps_before(self, step: int, rank: int) -> Iterator[tuple[int, list[Integers]]]:
+        """Yield the steps of an epoch before `step`, the nearest first.
+
+        Each comes with the slices of all ranks, that of `rank` first. Steps before the last segment of the run are
+        counted in its first global batches.
+        """
+        ranks = [(rank + other) % self.ranks for other in range(self.ranks)]
+        epoch = self.epoch_of(step)
+        for number in reversed(self.given_steps(epoch.step, step)):
+            yield number, [self.positions(number, one) for one in ranks]
+        slots = self._parts[self._part_of(epoch.step)].epoch_of(epoch.step).slots
+        number, end = epoch.step - 1, epoch.position
+        while end > epoch.known:
+            begin = max(end - slots.global_batch, epoch.known)
+            yield number, [part for one in ranks if len(part := slots.part(begin, end, one))]
+            number, end = number - 1, begin
+
+    def position(self, step: int) -> int:
+        """Return the position before `step`.
+
+        All positions before it were returned or dropped.
+        """
+        part = self._parts[self._part_of(step)]
+        return part.position(part.begin if part.skip == "defer" else step)
+
+    def at(self, positions: npt.ArrayLike) -> Draws:
+        """Return the samples at positions."""
+        wanted = np.asarray(positions, dtype=np.int64)
+        if isinstance(self._parts[0].order, EndlessOrder) or not self._breaks or not wanted.size:
+            return self._parts[0].order.at(wanted)
+        self._part_at(int(wanted.max()))
+        begins = [part.segments[-1].position for part in self._parts]
+        found = Draws(*(np.empty_like(wanted) for _ in range(3)))
+        numbers = np.searchsorted(begins, wanted, side="right") - 1
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            draws = self._parts[max(number, 0)].order.at(wanted[here])
+            found.source[here], found.index[here], found.draw[here] = draws.source, draws.index, draws.draw
+        return found
+
+    def counts(self, position: int) -> tuple[int, ...]:
+        """Return how many samples of each source are before a position."""
+        order = self._parts[0].order
+        order = order if isinstance(order, EndlessOrder) else self._part_at(position).order
+        return tuple(order.counts(position).tolist())
+
+    def windows(self, step: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the samples of each source before `step` and left in its epoch.
+
+        Samples returned before a change of the order in this epoch are not counted.
+
+        Both are empty between epochs, and where an epoch is so many steps.
+        """
+        part = self._parts[self._part_of(step)]
+        return part.windows(part.begin if part.skip == "defer" else step)
+
+    def segment(self, step: int, global_batch: int, weights: tuple[int, ...] | None = None) -> RunSegment:
+        """Return the segment that starts at a step.
+
+        It has another global batch, or also other weights.
+        """
+        return self._parts[self._part_of(step)].segment(step, global_batch, weights)
+
+
+def _begun(segments: Sequence[RunSegment]) -> list[RunSegment]:
+    """Return the segments that begin an order."""
+    return [segment for segment in segments if segment.given or segment is segments[0]]
+
+
+def _orders(
+    sources: Sources, seed: int, segments: Sequence[RunSegment], opened: Sequence[Sequence[tuple[int, int]]]
+) -> list[Order]:
+    """Return the order of each source.
+
+    How many adjacent samples stay together is the same over the whole run, and for any topology.
+    """
+    batch, found = segments[0].global_batch, []
+    for number, samples in enumerate(sources.samples):
+        mean = sources.mean_bytes[number] if sources.mean_bytes else 1.0
+        adjacent = max(1, min(int(sources.run_bytes / max(mean, 1.0)), batch // 8))
+        found.append(
+            Order(
+                samples,
+                seed,
+                shuffle=sources.shuffle is not None,
+                run=adjacent if sources.shuffle == "runs" else 1,
+                source=number,
+                opened=opened[number] if opened else (),
+            )
+        )
+    return found
+
+
+def _mixed_order(sources: Sources, seed: int, segments: Sequence[RunSegment]) -> MixedOrder:
+    """Return the order of a run whose epochs end by `stop`.
+
+    It begins at the last change.
+    """
+    begun = _begun(segments)
+    origin = begun[-1]
+    opened, until = _windows(begun, sources.samples)
+    return MixedOrder(
+        _orders(sources, seed, segments, opened),
+        origin.weights,
+        sources.stop,
+        position=origin.position,
+        draws=origin.draws,
+        number=origin.epoch,
+        until=None if origin.begins_epoch else until,
+        whole=segments[-1].global_batch if sources.tail == "drop" else 1,
+    )
 
 
 def _windows(

@@ -11,11 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
 from torchdata_ais._util.arguments import check_number
 from torchdata_ais.errors import AISError, EmptyBatchError, UsageError
-from torchdata_ais.index import IndexedSamples, Mixture, ShardsFrom, check_no_places, opened_index
+from torchdata_ais.index import IndexedSamples, Mixture, Schedule, ShardsFrom, check_no_places, opened_index
+from torchdata_ais.index.format import as_numpy
 from torchdata_ais.plan import Draws, Epoch, Run, Shuffle, Sources, Tail
 from torchdata_ais.plan.packing import Groups
 from torchdata_ais.plan.permutation import Integers
@@ -117,7 +120,7 @@ class PlannedSources:
         return Sources(
             self._samples(),
             self._mean_bytes() if self.shuffle == "runs" else (),
-            mixture.schedule,
+            mixture.weights,
             mixture.stop,
             **self._how_with(epoch_steps, tail),
         )
@@ -159,6 +162,22 @@ class PlannedSources:
             )
         return (len(numbers),)
 
+    def excluded(self, schedule: Schedule) -> tuple[tuple[int, Integers], ...]:
+        """Return the numbers of samples that a schedule leaves out, by source.
+
+        Raises:
+            UsageError: A sample does not exist; or groups of samples are drawn.
+        """
+        if schedule.exclude and self.groups is not None:
+            raise UsageError.at(
+                "exclude of a schedule with packed samples",
+                todo="leave the samples out of the index: index.select(...)",
+            )
+        return tuple(
+            (source, _numbers_of(self.mixture.sources[source], source, given))
+            for source, given in schedule.exclude
+        )
+
     def digests(self) -> list[str]:
         """Return the identity of each source, as 16 hexadecimal digits."""
         chosen = b"" if self._numbers is None else self._numbers.tobytes()
@@ -171,15 +190,8 @@ class PlannedSources:
         return [xxhash.xxh64_hexdigest(f"{one}/{groups}".encode()) for one, groups in grouped]
 
     def weights_digest(self) -> str:
-        """Return the identity of the weights and their positions.
-
-        It has 16 hexadecimal digits.
-        """
-        digests = self.digests()
-        said = [
-            (start, sorted(pair for pair in zip(digests, weights, strict=True) if pair[1]))
-            for start, weights in self.mixture.schedule
-        ]
+        """Return the identity of the weights, as 16 hexadecimal digits."""
+        said = sorted(zip(self.digests(), self.mixture.weights, strict=True))
         return xxhash.xxh64_hexdigest(repr(said).encode())
 
     def order(self, epoch_steps: int | None = None, tail: Tail | None = None) -> str:
@@ -197,7 +209,7 @@ class PlannedSources:
             f"{len(index)} samples with digest {digest}"
             for index, digest in zip(mixture.sources, self.digests(), strict=True)
         ]
-        weights = [f"weights {weights} from position {start}" for start, weights in mixture.schedule]
+        weights = [f"weights {mixture.weights}"]
         chosen = [] if self._numbers is None else [f"{len(self._numbers)} positions"]
         return [*sources, *weights, self.order(), *chosen]
 
@@ -207,6 +219,28 @@ class PlannedSources:
             state.pop("mixture", None)  # made again from the other fields
             state.pop("joined", None)
         return state
+
+
+def _numbers_of(index: IndexedSamples, source: int, given: Sequence[str | int]) -> Integers:
+    """Return the numbers of samples that are given by key or number."""
+    numbers = [one for one in given if not isinstance(one, str)]
+    keys = dict.fromkeys(one for one in given if isinstance(one, str))
+    missing: list[Any] = [one for one in numbers if one >= len(index)]
+    found, begin = [np.array(numbers, dtype=np.int64)], 0
+    if keys and not missing:
+        known, wanted = set(), pa.array(list(keys))
+        for chunk in index.keys.chunks():
+            here = pc.indices_nonzero(pc.is_in(chunk, value_set=wanted))
+            known.update(chunk.take(here).to_pylist())
+            found.append(as_numpy(here).astype(np.int64) + begin)
+            begin += len(chunk)
+        missing = [key for key in keys if key not in known]
+    if missing:
+        raise UsageError.at(
+            f"exclude of source {source} names a sample {missing[0]!r:.60}, which the index does not have",
+            todo="pass keys as in index.keys, or numbers below len(index)",
+        )
+    return np.unique(np.concatenate(found))
 
 
 def _numbers(positions: npt.ArrayLike) -> Integers:
@@ -231,7 +265,14 @@ class PlannedData(PlannedSources):
         """Return how many samples are at positions of a run."""
         groups = self.groups
         if groups is None:
-            return len(positions)
+            if not run.sources.excluded:
+                return len(positions)
+            draws = _drawn(run, positions, places)
+            left = (
+                _left(run, source, np.asarray(self._numbers_of(draws.index[draws.source == source])))
+                for source in np.unique(draws.source).tolist()
+            )
+            return sum(int(kept.sum()) for kept in left)
         draws = _drawn(run, positions, places)
         pairs = zip(draws.source.tolist(), draws.index.tolist(), strict=True)
         return sum(int(groups[source].sizes(number)) for source, number in pairs)
@@ -259,6 +300,9 @@ class PlannedData(PlannedSources):
         for source in np.unique(draws.source).tolist():
             here = np.flatnonzero(draws.source == source)
             numbers = self._numbers_of(draws.index[here])
+            if run.sources.excluded:
+                kept = _left(run, source, np.asarray(numbers))
+                here, numbers = here[kept], np.asarray(numbers)[kept].tolist()
             wanted = self.joined.wanted(source, numbers, draws.draw[here].tolist(), slots[here].tolist())
             for place, one in zip(here.tolist(), wanted, strict=True):
                 found[place] = one
@@ -295,6 +339,15 @@ def _drawn(run: Run, positions: Integers, places: Sequence[int | None] | None) -
     return replace(draws, source=indexes[draws.source])
 
 
+def _left(run: Run, source: int, numbers: Integers) -> npt.NDArray[np.bool_]:
+    """Return for numbers of samples of an index whether they are not excluded."""
+    kept = np.ones(len(numbers), dtype=np.bool_)
+    for index, excluded in run.sources.excluded:
+        if index == source:
+            kept &= ~np.isin(numbers, excluded)
+    return kept
+
+
 _AT_ONCE = 1024  # positions that are looked up in the index at a time
 
 
@@ -321,7 +374,7 @@ class PlannedReading:
 
     run: Run
     rank: int
-    steps: range
+    steps: Sequence[int]
     data: PlannedData
     options: Sequence[StoreOptions]
     places: Sequence[int | None] | None
@@ -384,10 +437,11 @@ class PlannedReading:
         step = self.steps[slot]
         if self.data.groups is not None:
             return self.data.planned_samples(self.run, self._positions(step), self.places)
+        if self.run.sources.excluded:
+            return self.data.planned_samples(self.run, self._positions(step), self.places)
         if self.only is not None:
             return len(self.only)
-        epoch = self.run.epoch_of(step)
-        return epoch.slots.size(step - epoch.step, self.rank)
+        return self.run.size(step, self.rank)
 
     def lost(self, slot: int) -> EmptyBatchError:
         """Return the error for a batch of which nothing is left."""
@@ -442,14 +496,14 @@ def traffic_of(
         window_bytes: The bytes that a worker requests ahead.
         group_of: See `together`.
     """
-    instances, planned = run.ranks * workers, epoch.slots.length
+    instances, planned = run.ranks * workers, run.length(epoch)
     exact = planned <= _MOST_SAMPLES
     chosen = range(instances) if exact else range(0, instances, -(-instances // _WORKERS))
     ranges = requests = size = looked = connections = 0
     for instance in chosen:
         rank, worker = instance // workers, instance % workers
-        steps = range(epoch.step + worker, epoch.end, workers)
-        most = len(steps) if exact else 1 + _MOST_SAMPLES // _WORKERS * run.ranks // epoch.slots.global_batch
+        steps = run.given_steps(epoch.step, epoch.end)[worker::workers]
+        most = len(steps) if exact else 1 + _MOST_SAMPLES // _WORKERS * run.ranks * epoch.steps // planned
         looked += sum(len(run.positions(step, rank)) for step in steps[:most])
         ahead: deque[tuple[int, int]] = deque()
         for chunk in chunks_in(with_partners(_looked_up(run, rank, steps[:most], look_up)), window_bytes):
@@ -462,15 +516,13 @@ def traffic_of(
             while len(ahead) > 1 and sum(held for held, _ in ahead) > window_bytes:
                 ahead.popleft()
             connections = max(connections, sum(sent for _, sent in ahead))
-    slots = epoch.slots
-    given = min(slots.length, len(slots) * slots.global_batch) + slots.repeated()
-    times = 1.0 if exact else given / looked
+    times = 1.0 if exact else (planned + run.repeated(epoch)) / looked
     return Traffic(
         round(ranges * times), round(requests * times), round(size * times), min(connections, THREADS), exact
     )
 
 
-def _looked_up(run: Run, rank: int, steps: range, look_up: LookUp) -> Iterator[Sequence[Wanted]]:
+def _looked_up(run: Run, rank: int, steps: Sequence[int], look_up: LookUp) -> Iterator[Sequence[Wanted]]:
     """Yield the requests of a worker, some steps at a time."""
     for begin in range(0, len(steps), 64):
         yield look_up(np.concatenate([run.positions(step, rank) for step in steps[begin : begin + 64]]))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torchdata_ais import AISSampleReader, Mixture, SampleIndex, ais_loader
+from torchdata_ais import AISSampleReader, Mixture, SampleIndex, Schedule, ais_loader
 from torchdata_ais.errors import UsageError
 from torchdata_ais.testing import example_shards, write_shard
 
@@ -36,17 +36,12 @@ def loader(index: SampleIndex, **how: Any) -> Any:
 
 MIXTURES: list[tuple[Callable[[Any, Any], Any], str]] = [
     (lambda one, two: {}, "A mixture of nothing"),
-    (lambda one, two: [(0, {one: 1}), (5, {})], "A mixture of nothing"),
     (lambda one, two: 3, "A mixture without weights"),
     (lambda one, two: [one, two], "A mixture without weights"),
     (lambda one, two: [(0, one)], "A mixture without weights"),
     (lambda one, two: {one: NAN, two: 1}, "A weight of nan"),
     (lambda one, two: {one: np.float32(-1), two: 2.0}, "A weight of -1"),
     (lambda one, two: {one: True, two: 1}, "The weight True is no number"),
-    (lambda one, two: [(0, {one: 1}), ("5", {two: 1})], "The position '5' of a schedule"),
-    (lambda one, two: [(0, {one: 1}), (5.5, {two: 1})], "The position 5.5 of a schedule"),
-    (lambda one, two: [(0, {one: 1}), (NAN, {two: 1})], "The position nan of a schedule"),
-    (lambda one, two: [(False, {one: 1})], "The position False of a schedule"),
 ]
 
 
@@ -59,13 +54,12 @@ def test_a_mixture_that_cannot_be_is_told(
 
 
 def test_numbers_of_numpy_are_weights_and_positions(one: SampleIndex, two: SampleIndex) -> None:
-    plain = Mixture([(0, {one: 1, two: 3}), (7, {one: 0.5, two: 0.5})])
-    given: Any = [
-        (np.int64(0), {one: np.int32(1), two: np.uint8(3)}),
-        (np.int16(7), {one: np.float32(0.5), two: np.float64(0.5)}),
-    ]
-    other = Mixture(given)
-    assert other.schedule == plain.schedule
+    given: Any = {one: np.int32(1), two: np.uint8(3)}
+    assert Mixture(given).weights == Mixture({one: 1, two: 3}).weights
+    given = {one: np.float32(0.5), two: np.float64(0.5)}
+    assert Mixture(given).weights == Mixture({one: 0.5, two: 0.5}).weights
+    plain = Schedule(global_batch={7: 2}, weights={7: [1, 3]})
+    assert Schedule(global_batch={np.int16(7): np.uint8(2)}, weights={np.int64(7): np.array([1, 3])}) == plain
 
 
 @pytest.mark.parametrize(
@@ -134,7 +128,6 @@ def test_samples_that_two_indexes_have_are_refused_where_that_is_known(tmp_path:
     first, second, rest = index.select(range(30)), index.select(range(20, 40)), index.select(range(40, 50))
     for make in (
         lambda: Mixture({first: 1, second: 1}),
-        lambda: Mixture([(0, {first: 1}), (100, {second: 1})]),
         lambda: Mixture({index: 1, rest: 1}),
     ):
         with pytest.raises(

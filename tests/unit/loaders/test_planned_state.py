@@ -219,77 +219,6 @@ def test_promise_5_a_state_of_something_else_is_refused_and_named(
             loader.load_state_dict(state, allow={"seed"})
 
 
-@pytest.mark.parametrize(
-    "before", [3, 5]
-)  # steps: the turn of the other source has come in one of them, or both
-@pytest.mark.parametrize(("turn", "other"), [(8, 16), (400, 300)])
-def test_another_schedule_of_weights_is_a_change_of_weights(
-    sources: list[SampleIndex], turn: int, other: int, before: int
-) -> None:
-    """Also one that differs later only; and what was drawn before the change is neither lost nor drawn again."""
-    one, two = sources[:2]
-
-    def over(turn: int) -> Any:
-        schedule = [(0, {one: 1}), (turn, {one: 1, two: 1})]
-        return pipe_over(Mixture(schedule, stop="never"), epoch_steps=50)
-
-    with ais_loader(over(turn)) as loader:
-        got = some(loader, before)
-        state = loader.state_dict()
-    with ais_loader(over(other)) as loader:
-        with pytest.raises(StateError, match=r"another schedule .*allow=\{'weights'\}"):
-            loader.load_state_dict(state)
-        loader.load_state_dict(state, allow={"weights"})
-        got += some(loader, 6)
-        state = loader.state_dict()
-    with ais_loader(over(other)) as loader:
-        loader.load_state_dict(state)  # the change is in the state now
-        got += some(loader, 3)
-    seen = Counter(number for batch in got for number in batch)
-    for source, size in enumerate(SIZES[:2]):
-        counts = [seen[1000 * source + number] for number in range(size)]
-        assert max(counts) - min(counts) <= 1
-
-
-def test_another_batch_after_a_turn_of_the_schedule_is_no_change_of_sources(
-    sources: list[SampleIndex],
-) -> None:
-    one, two = sources[:2]
-
-    def over() -> Any:
-        return pipe_over(Mixture([(0, {one: 1}), (8, {one: 1, two: 1})], stop="never"), epoch_steps=50)
-
-    with ais_loader(over()) as loader:
-        whole = [number for batch in some(loader, 15) for number in batch]
-    with ais_loader(over()) as loader:
-        got = some(loader, 5)
-        state = loader.state_dict()
-    with ais_loader(over(), global_batch=5) as loader:
-        loader.load_state_dict(state, allow={"batch"})
-        got += some(loader, 2)
-        state = loader.state_dict()
-    with ais_loader(over(), global_batch=5) as loader:
-        loader.load_state_dict(state)
-        got += some(loader, 6)
-    assert [number for batch in got for number in batch] == whole
-
-
-def test_a_source_whose_turn_comes_later_is_a_source(sources: list[SampleIndex]) -> None:
-    one, two, three = sources[:3]
-
-    def over(other: Any) -> Any:
-        return pipe_over(Mixture([(0, {one: 1}), (80, {one: 1, other: 1})], stop="never"), epoch_steps=50)
-
-    with ais_loader(over(two)) as loader:
-        some(loader, 3)
-        state = loader.state_dict()
-    with (
-        ais_loader(over(three)) as loader,
-        pytest.raises(StateError, match=r"2 sources.*1 of them are gone, 1 are new"),
-    ):
-        loader.load_state_dict(state)
-
-
 # Who takes it
 
 
@@ -437,20 +366,6 @@ def test_promise_5_a_state_whose_numbers_are_not_those_of_its_step_is_refused(
         loader.load_state_dict(sealed(content))
         with pytest.raises(StateError, match="not those of its step"):
             loader.load_state_dict(sealed({**content, name: value}))
-
-
-@pytest.mark.parametrize("start", [8, 12, 16])
-def test_weights_that_begin_at_the_resume_hold_from_its_first_batch_on(
-    sources: list[SampleIndex], start: int
-) -> None:
-    one, other = sources[1], sources[2]
-    with ais_loader(pipe_over(Mixture({one: 3, other: 1}), 4)) as loader:
-        some(loader, 3)  # 12 samples
-        state = loader.state_dict()
-    changed = Mixture([(0, {one: 1}), (start, {other: 1})])
-    with ais_loader(pipe_over(changed, 4)) as loader:
-        loader.load_state_dict(state, allow={"weights"})
-        assert {number // 1000 for number in some(loader, 1)[0]} == ({1} if start > 12 else {2})
 
 
 @pytest.mark.parametrize("epoch", ["a", 1.5, None, True, -1])

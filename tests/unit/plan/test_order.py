@@ -10,28 +10,30 @@ import pytest
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.plan import Run, RunSegment
-from torchdata_ais.plan.order import MixedOrder, Order
+from torchdata_ais.plan.order import EndlessOrder, Order
 from torchdata_ais.plan.run import Sources
 
 HALF = 1 << 15
 
 
-def test_positions_of_a_schedule_ascend() -> None:
-    for schedule in ([(0, [1]), (0, [2])], [(0, [1]), (5, [1]), (5, [2])], [(1, [1])], []):
-        with pytest.raises(UsageError, match="begins at position 0 and ascends"):
-            MixedOrder([Order(4)], schedule)
+def test_positions_of_stages_ascend() -> None:
+    for stages in ([(0, [1]), (0, [2])], [(0, [1]), (5, [1]), (5, [2])], [(1, [1])], []):
+        with pytest.raises(UsageError, match="begin at its position and ascend"):
+            EndlessOrder([Order(4)], stages)
 
 
 def test_weights_hold_from_their_position_on() -> None:
-    order = MixedOrder([Order(100), Order(100, source=1)], [(0, [1, 0]), (10, [0, 1])], position=0)
+    order = EndlessOrder([Order(100), Order(100, source=1)], [(0, [1 << 16, 0]), (10, [0, 1 << 16])])
     assert order.at(range(8, 12)).source.tolist() == [0, 0, 1, 1]
-    later = MixedOrder([Order(100), Order(100, source=1)], [(0, [1, 0]), (10, [0, 1])], position=10)
+    later = EndlessOrder(
+        [Order(100), Order(100, source=1)], [(0, [1 << 16, 0]), (10, [0, 1 << 16])], position=10
+    )
     assert later.at(range(10, 12)).source.tolist() == [1, 1]
 
 
 def run_of(samples: tuple[int, ...] = (10,), global_batch: int = 4, ranks: int = 1, **how: object) -> Run:
     weights = tuple((1 << 16) // len(samples) for _ in samples)
-    sources = Sources(samples, schedule=((0, weights),), **how)  # type: ignore[arg-type]
+    sources = Sources(samples, weights=weights, **how)  # type: ignore[arg-type]
     return Run(sources, 0, [RunSegment(0, 0, 0, global_batch, weights, (0,) * len(samples))], ranks=ranks)
 
 
@@ -61,7 +63,7 @@ def test_every_batch_of_a_mixture_is_whole_with_drop_after_any_change() -> None:
                 draws = run.at(run.positions(later))
                 assert len(draws.index) == batch, (step, batch, later)
             first = run.epoch_of(step)
-            assert (first.slots.length % batch) == 0 or len(first.slots) == first.slots.length // batch
+            assert run.length(first) % batch == 0
 
 
 def test_the_rest_of_an_epoch_of_fixed_steps_is_what_is_left() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.index import SampleReference, ShardRow
-from torchdata_ais.plan import DENOMINATOR, PLAN_VERSION, Run, RunSegment, Sources
+from torchdata_ais.plan import DENOMINATOR, PLAN_VERSION, Run, Sources
 from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.ranks.intervals import spread_of, usual_interval
 from torchdata_ais.reading.planned import Traffic, traffic_of
@@ -171,12 +171,11 @@ def simulated(
     stored = _Stored(samples, shards)
     begun = time.perf_counter()
     sources = Sources((samples,), (float(sample_bytes),), shuffle=shuffle)
-    weights = (DENOMINATOR,)
-    run = Run(sources, seed, [RunSegment(0, 0, 0, batch, weights, (0,))], ranks=ranks).checked()
+    run = Run.begun(sources, seed, batch, ranks).checked()
     first = stored.count_shards(run, run.positions(0))
     plan_s = time.perf_counter() - begun
     epoch = run.epoch(0)
-    steps = len(epoch.slots)
+    steps = epoch.steps
     whole = Run(sources, seed, run.segments)
     row = ShardRow("", None, None, None, 0, 0, proof == "bytes", 0, 0, 0, 0)
 
@@ -195,7 +194,7 @@ def simulated(
         steps=steps,
         global_batch=batch,
         batch=(batch // ranks, -(-batch // ranks)),
-        repeated=epoch.slots.repeated(),
+        repeated=run.repeated(epoch),
         traffic=traffic,
         connections=traffic.connections * ranks * min(workers, steps),
         listing_pages=0 if proof == "bytes" else pages,
@@ -272,7 +271,7 @@ def _state_bytes(run: Run, samples: int) -> int:
         order=("" if shuffle is None else f"shuffle={shuffle!r}, ") + "stop='first'",
         seed=run.seed,
         segments=[segment],
-        step=len(run.epoch(0).slots),
+        step=run.epoch(0).end,
         position=samples,
         epoch=0,
         draws=[samples],

@@ -23,7 +23,6 @@ from torchdata_ais.pipes.base.torch_stages import stage_of
 from torchdata_ais.pipes.base.upstream import parents, upstream
 from torchdata_ais.pipes.base.upstream_check import check_below_plan
 from torchdata_ais.pipes.planned.stage import DrawnStage, PlannedStage, SlotStage, Task
-from torchdata_ais.plan import Run
 from torchdata_ais.plan.permutation import Integers
 
 
@@ -77,7 +76,7 @@ class Substitutes:
 
     def _nearest_before(self, step: int) -> tuple[list[Any], Integers | None]:
         run, rank = self._task.run, self._task.share.rank
-        for number, slices in run_before(run, step, rank):
+        for number, slices in run.steps_before(step, rank):
             if number == self._own:
                 own = run.positions(number, rank)
                 return self._read(own), own
@@ -93,7 +92,7 @@ class Substitutes:
         run, rank = self._task.run, self._task.share.rank
         if self._after is not None and self._after[0] > step:
             return self._read(self._after[1])
-        for number in range(step + 1, run.epoch_of(step).end):
+        for number in run.given_steps(step + 1, run.epoch_of(step).end):
             for other in range(run.ranks):
                 positions = run.positions(number, (rank + other) % run.ranks)
                 if rows := self._read(positions):
@@ -103,23 +102,6 @@ class Substitutes:
 
     def _read(self, positions: Integers) -> list[Any]:
         return self._rows_of(self._task._replace(only=positions))
-
-
-def run_before(run: Run, step: int, rank: int) -> Iterator[tuple[int, list[Integers]]]:
-    """Yield the steps of an epoch before `step`, the nearest first.
-
-    Each comes with the slices of all ranks, that of `rank` first.
-    Steps before the last segment of the run are counted in its global batches.
-    """
-    ranks = [(rank + other) % run.ranks for other in range(run.ranks)]
-    epoch = run.epoch_of(step)
-    for number in range(step - 1, epoch.step - 1, -1):
-        yield number, [run.positions(number, one) for one in ranks]
-    number, end = epoch.step - 1, epoch.position
-    while end > epoch.known:
-        begin = max(end - epoch.slots.global_batch, epoch.known)
-        yield number, [part for one in ranks if len(part := epoch.slots.part(begin, end, one))]
-        number, end = number - 1, begin
 
 
 def separate(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -237,7 +237,8 @@ class PlannedStage(SlotStage):
     def __len__(self) -> int:
         """Number of samples of this rank in the next epoch, over all workers."""
         share = self.rank_share()
-        return self._next(share)[2].slots.given(share.rank)
+        run, _, epoch = self._next(share)
+        return run.given(epoch, share.rank)
 
     def _next(self, share: Share | None = None) -> tuple[Run, Share, Epoch]:
         """Return the run, and the share of its next epoch.
@@ -306,7 +307,7 @@ class PlannedStage(SlotStage):
         """True if another batch replaces an empty one."""
         return self._empty == "repeat"
 
-    def steps(self) -> range:
+    def steps(self) -> Sequence[int]:
         """Return the steps of this worker's batches in the current iteration."""
         return range(0) if self._live is None else self._live.steps
 

@@ -13,7 +13,7 @@ from torch.utils.data.datapipes.iter import Batcher as CoreBatcher
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter import Shuffler as CoreShuffler
 
-from torchdata_ais import SampleIndex, ais_loader
+from torchdata_ais import SampleIndex, Schedule, ais_loader
 from torchdata_ais.dataloader2 import DataLoader2
 from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.index import Mixture
@@ -447,17 +447,18 @@ def test_a_mixture_gives_its_weights_and_says_which_source(sources: list[SampleI
 
 def test_a_mixture_without_end_and_a_schedule(sources: list[SampleIndex]) -> None:
     one, two, *_ = sources
-    schedule = [(0, {one: 1}), (6, {one: 0.5, two: 0.5}), (20, {two: 1.0})]
+    mixture = Mixture({one: 1, two: 1}, stop="never")
     with pytest.raises(UsageError, match="epoch_steps="):
-        len(AISSampleReader(Mixture(schedule, stop="never")))
-    pipe = AISSampleReader(Mixture(schedule, stop="never"), epoch_steps=5, shuffle="samples").decode()
+        len(AISSampleReader(mixture))
+    pipe = AISSampleReader(mixture, epoch_steps=5, shuffle="samples").decode()
     batched = pipe.map(lambda sample: (sample.source, sample["cls"])).batched(6)
-    first, second = ([source for batch in batched for source in batch[0].tolist()] for _ in range(2))
+    with ais_loader(batched, schedule=Schedule(weights={0: [1, 0], 1: [0.5, 0.5], 4: [0, 1]})) as loader:
+        first, second = ([source for batch in loader for source in batch[0].tolist()] for _ in range(2))
     assert len(first) == len(second) == 30
     assert first[:6] == [0] * 6
-    assert sorted(first[6:20]) == [0] * 7 + [1] * 7
-    assert first[20:] == [1] * 10
-    assert second == [1] * 30  # positions count over the whole run
+    assert sorted(first[6:24]) == [0] * 9 + [1] * 9
+    assert first[24:] == [1] * 6
+    assert second == [1] * 30  # steps count over the whole run
 
 
 @pytest.mark.parametrize(
@@ -483,7 +484,7 @@ def test_bad_input_is_refused_in_words(index: SampleIndex, sources: list[SampleI
         (lambda: AISSampleReader(empty), "no sample"),
         (lambda: Mixture({empty: 1}), "no sample"),
         (lambda: Mixture({}), "a mixture of nothing"),
-        (lambda: Mixture([(3, {index: 1})]), "begin at position 0"),
+        (lambda: Mixture([(3, {index: 1})]), "a mixture without weights"),  # type: ignore[arg-type]
         (lambda: Mixture({index: 1}, stop="last"), "stop='last'"),  # type: ignore[arg-type]
         (lambda: AISSampleReader(index, positions=[TOTAL]), f"has {TOTAL} to {TOTAL}, the index {TOTAL}"),
         (lambda: AISSampleReader(index, positions=[-1]), "has -1"),
