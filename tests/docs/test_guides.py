@@ -134,7 +134,7 @@ def test_the_kinds_of_lint_are_explained() -> None:
     text = "\n".join(path.read_text() for path in folder.glob("*.py"))
     kinds = set(re.findall(r"Problem\(\s*\"(\w+)\"", text))
     assert kinds == set(
-        re.findall(r"^\| `(\w+)`(?: \(note\))? \|", (FOLDER / "debugging.md").read_text(), re.MULTILINE)
+        re.findall(r"^\| `(\w+)`(?: \(note\))? \|", (FOLDER / "inspecting.md").read_text(), re.MULTILINE)
     )
 
 
