@@ -59,7 +59,7 @@ def test_the_site_is_built_strictly(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     start = (tmp_path / "index.html").read_text()
     assert 'href="docs/order/"' in start  # absolute in the README
-    assert 'src="images/pets.jpg"' in start
+    assert 'src="docs/images/pets.jpg"' in start
     reading = (tmp_path / "api" / "reading" / "index.html").read_text()
     assert "Brace templates" in reading
     assert 'class="highlight"' in reading  # the examples of docstrings are code
