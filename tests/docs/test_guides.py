@@ -147,9 +147,12 @@ def error_classes() -> dict[str, type[errors.AISError]]:
 
 
 def test_every_error_class_has_its_entry_and_no_other_has_one() -> None:
-    entries = re.findall(r"^## (\w+)$", (FOLDER / "errors.md").read_text(), re.MULTILINE)
+    text = (FOLDER / "errors.md").read_text()
+    entries = re.findall(r"^## (\w+)$", text, re.MULTILINE)
     classes = error_classes()
     assert sorted(entries) == sorted(classes)
+    linked = re.findall(r"\[(\w+)\]\(#(\w+)\)", text)  # GitHub and the site make the same anchors
+    assert sorted(linked) == sorted((name, name.lower()) for name in classes)
 
 
 def test_the_kinds_of_lint_are_explained() -> None:

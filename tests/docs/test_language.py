@@ -64,3 +64,10 @@ def test_sentences_of_guides_have_at_most_25_words() -> None:
         if len(one.split()) > 25
     ]
     assert not long, "\n".join(long)
+
+
+def test_causes_of_errors_are_sentences_of_at_most_25_words() -> None:
+    cells = re.findall(r"^\| `[^`]+` \| (.+) \|$", (PACKAGE / "docs" / "errors.md").read_text(), re.MULTILINE)
+    assert len(cells) > 200
+    assert not [cell for cell in cells if cell[-1] not in ".?" or cell[0].islower()]
+    assert not [one for cell in cells for one in sentences(cell) if len(one.split()) > 25]
