@@ -27,9 +27,10 @@ LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 
 
 def sources() -> dict[str, Path]:
-    """Return the pages by their place in the site: that in the repository, without the package's folder."""
+    """Return pages and pictures by their place in the site: that in the repository, without the package's folder."""
     paths = [ROOT / name for name in TEXTS]
     paths += sorted((ROOT / PACKAGE).glob("*/*.md"))
+    paths += sorted((ROOT / PACKAGE / "docs" / "images").iterdir())
     return {path.relative_to(ROOT).as_posix().removeprefix(PACKAGE): path for path in paths}
 
 

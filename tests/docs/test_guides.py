@@ -9,6 +9,7 @@ import inspect
 import io
 import logging
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,12 @@ from torchdata_ais.cli import app
 FOLDER = Path(errors.__file__).parents[1] / "docs"
 GUIDES = sorted(FOLDER.glob("*.md"))
 PYTHON = re.compile(r"```python\n(?P<code>.*?)```\n(?:```text\n(?P<output>.*?)```\n)?", re.DOTALL)
+COMMANDS = re.compile(
+    r"```sh\n(?P<code>(?:torchdata-ais [^\n]+\n)+)```\n```text\n(?P<output>.*?)```\n", re.DOTALL
+)
+TIMES = re.compile(r" *\b[\d.]+ (ms|s)\b")
+LONG = ["large_jobs"]
+"""Guides whose blocks take more than a second."""
 NEEDS = re.compile(r"# needs: ([\w.]+)\n")
 LINK = re.compile(r"\]\(([\w./]+\.md)(?:#[\w-]+)?\)")
 
@@ -35,8 +42,16 @@ def is_there(library: str) -> bool:
         return False
 
 
+def output_of(commands: str) -> str:
+    """Return what commands print, one a line; times are left out, since they differ."""
+    done = [CliRunner().invoke(app, shlex.split(line)[1:]) for line in commands.splitlines()]
+    return TIMES.sub("", "".join(one.stdout for one in done))
+
+
 def run_blocks(guide: Path, *, others: bool) -> int:
     """Run the python blocks of a guide as one session, with those that need a library that is there if `others`.
+
+    Commands with their output under them are run, too.
 
     Returns:
         How many of those ran.
@@ -44,12 +59,16 @@ def run_blocks(guide: Path, *, others: bool) -> int:
     text = guide.read_text()
     names: dict[str, Any] = {"__name__": "guide"}
     ran = 0
-    for block in PYTHON.finditer(text):
+    blocks = sorted([*PYTHON.finditer(text), *COMMANDS.finditer(text)], key=lambda block: block.start())
+    for block in blocks:
+        line = text[: block.start()].count("\n") + 1
+        if block.re is COMMANDS:
+            assert output_of(block["code"]) == TIMES.sub("", block["output"]), f"{guide.name}, line {line}"
+            continue
         if needs := NEEDS.match(block["code"]):
             if not others or not is_there(needs[1]):
                 continue
             ran += 1
-        line = text[: block.start()].count("\n") + 1
         code = compile("\n" * line + block["code"], guide, "exec")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -69,7 +88,11 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 @pytest.mark.usefixtures("own_folder")
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "guide",
+    [pytest.param(one, marks=[pytest.mark.ci] if one.stem in LONG else []) for one in GUIDES],
+    ids=lambda path: path.stem,
+)
 def test_the_python_blocks_of_a_guide_print_what_stands_under_them(guide: Path) -> None:
     run_blocks(guide, others=False)
 
@@ -124,9 +147,12 @@ def error_classes() -> dict[str, type[errors.AISError]]:
 
 
 def test_every_error_class_has_its_entry_and_no_other_has_one() -> None:
-    entries = re.findall(r"^## (\w+)$", (FOLDER / "errors.md").read_text(), re.MULTILINE)
+    text = (FOLDER / "errors.md").read_text()
+    entries = re.findall(r"^## (\w+)$", text, re.MULTILINE)
     classes = error_classes()
     assert sorted(entries) == sorted(classes)
+    linked = re.findall(r"\[(\w+)\]\(#(\w+)\)", text)  # GitHub and the site make the same anchors
+    assert sorted(linked) == sorted((name, name.lower()) for name in classes)
 
 
 def test_the_kinds_of_lint_are_explained() -> None:
@@ -134,7 +160,7 @@ def test_the_kinds_of_lint_are_explained() -> None:
     text = "\n".join(path.read_text() for path in folder.glob("*.py"))
     kinds = set(re.findall(r"Problem\(\s*\"(\w+)\"", text))
     assert kinds == set(
-        re.findall(r"^\| `(\w+)`(?: \(note\))? \|", (FOLDER / "debugging.md").read_text(), re.MULTILINE)
+        re.findall(r"^\| `(\w+)`(?: \(note\))? \|", (FOLDER / "inspecting.md").read_text(), re.MULTILINE)
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,17 +51,26 @@ def sentences(text: str) -> Iterator[str]:
             yield from re.split(r"(?<=[.!?:])\s+(?=[A-Z`\[*C])", plain)
 
 
-def test_sentences_of_guides_have_at_most_25_words() -> None:
+def test_sentences_of_guides_and_notebooks_have_at_most_25_words() -> None:
     assert [len(one.split()) for one in sentences("One two. `a b` four\nfive:\n\n- Six\n\n| a b |\n")] == [
         2,
         3,
         2,
     ]
     guides = [*(PACKAGE / "docs").glob("*.md"), PACKAGE.parent / "README.md"]
+    texts = {guide.name: guide.read_text() for guide in guides}
+    for notebook in (PACKAGE.parent / "notebooks").glob("*.ipynb"):
+        cells = json.loads(notebook.read_text())["cells"]
+        text = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+        texts[notebook.name] = "\n\n".join(text)
     long = [
-        f"{guide.name}: {one}"
-        for guide in guides
-        for one in sentences(guide.read_text())
-        if len(one.split()) > 25
+        f"{name}: {one}" for name, text in texts.items() for one in sentences(text) if len(one.split()) > 25
     ]
     assert not long, "\n".join(long)
+
+
+def test_causes_of_errors_are_sentences_of_at_most_25_words() -> None:
+    cells = re.findall(r"^\| `[^`]+` \| (.+) \|$", (PACKAGE / "docs" / "errors.md").read_text(), re.MULTILINE)
+    assert len(cells) > 200
+    assert not [cell for cell in cells if cell[-1] not in ".?" or cell[0].islower()]
+    assert not [one for cell in cells for one in sentences(cell) if len(one.split()) > 25]

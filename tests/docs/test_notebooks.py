@@ -68,6 +68,11 @@ def test_there_is_a_first_notebook_and_one_for_each_workflow() -> None:
         assert shown in text
 
 
+def test_the_table_of_guides_links_every_notebook() -> None:
+    table = (ROOT / "torchdata_ais" / "docs" / "README.md").read_text()
+    assert all(f"](../../notebooks/{path.name})" in table for path in NOTEBOOKS)
+
+
 def test_the_pictures_of_the_notebooks_say_what_they_show() -> None:
     """Masks are decoded as masks, classes have names, and no notebook leaves the kernel in another folder."""
     sources = {

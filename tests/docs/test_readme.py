@@ -101,7 +101,7 @@ def test_the_first_screen_has_ways_in_a_picture_and_code_within_1400_words() -> 
     assert len(TEXT.split()) <= 1400
     top, *_ = TEXT.partition("## Stream or index")
     assert re.findall(r"^- \*\*(?:an? )?(\w+)", top, re.MULTILINE)[:3] == ["folders", "webdataset", "AIStore"]
-    assert len(re.findall(r"^!\[\w[^\]]+\]\(docs/images/", top, re.MULTILINE)) == 1
+    assert len(re.findall(r"^!\[\w[^\]]+\]\(torchdata_ais/docs/images/", top, re.MULTILINE)) == 1
     assert top.count("```python") == 1
 
 
