@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.examples import examples
 from torchdata_ais import Schedule
 from torchdata_ais.plan import Changes, EndlessOrder, Order, Run, Sources
 from torchdata_ais.plan.mixture import DENOMINATOR

@@ -17,7 +17,7 @@ from torchdata_ais.errors import UsageError
 
 if TYPE_CHECKING:
     from torchdata_ais.cli.checks.simulate import Simulation
-    from torchdata_ais.index import IndexedSamples, Mixture
+    from torchdata_ais.index import IndexedSamples, Mixture, Schedule
     from torchdata_ais.observe.diagnosis.rank_table import Readiness
 
 
@@ -110,6 +110,7 @@ def simulate(
     workers: Annotated[int, typer.Option(min=0)] = 0,
     global_batch: Annotated[int | None, typer.Option(min=1)] = None,
     sample_bytes: str = "110000",
+    schedule: str = "",
     shuffle: Literal["samples", "runs", "none"] = "samples",
     proof: Literal["bytes", "headers"] = "bytes",
     as_json: AsJson = False,
@@ -126,6 +127,7 @@ def simulate(
         workers: Workers of each rank.
         global_batch: Samples a step, over all ranks. Default: 256 a rank.
         sample_bytes (N): Bytes of a sample, with the headers of the tar.
+        schedule (FILE): Changes by step, as JSON (`Schedule.to_json`).
         shuffle (HOW): samples, runs or none.
         proof (HOW): Of the index: bytes (built by reading) or headers (by the cluster).
 
@@ -143,6 +145,7 @@ def simulate(
         samples=_whole("--samples", samples),
         sample_bytes=_whole("--sample-bytes", sample_bytes),
         global_batch=global_batch,
+        schedule=_schedule_in(schedule),
         shuffle=None if shuffle == "none" else shuffle,
         proof=proof,
     )
@@ -150,6 +153,18 @@ def simulate(
         echo_json(asdict(found) | {"traffic": found.traffic._asdict()}, indent=1)
     else:
         echo(*_lines(found))
+
+
+def _schedule_in(path: str) -> Schedule | None:
+    """Return the schedule that a file holds as JSON; None without a file."""
+    from torchdata_ais.index import Schedule
+
+    if not path:
+        return None
+    try:
+        return Schedule.from_json(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError.at(f"--schedule {path}: {error.strerror}", todo="name a file with JSON") from None
 
 
 def _whole(option: str, text: str) -> int:
@@ -209,6 +224,7 @@ def trace_step(
     stop: Literal["first", "all", "never"] = "first",
     tail: Literal["short", "drop", "pad"] = "short",
     epoch_steps: Annotated[int | None, typer.Option(min=1)] = None,
+    schedule: str = "",
     shards_from: Annotated[list[str] | None, typer.Option("--shards-from")] = None,
     as_json: AsJson = False,
     endpoint: Endpoint = "",
@@ -229,6 +245,7 @@ def trace_step(
         stop (WHEN): Of a mixture, the end of an epoch: first, all or never.
         tail (HOW): The treatment of an epoch's remainder: short, drop or pad.
         epoch_steps: Steps of an epoch, where the program sets them.
+        schedule (FILE): Changes by step, as JSON (`Schedule.to_json`).
         shards_from (PLACE): A bucket or folder whose shards the indexes may name, too. May be repeated.
 
     Examples:
@@ -250,6 +267,7 @@ def trace_step(
         global_batch=global_batch,
         tail=tail,
         epoch_steps=epoch_steps,
+        schedule=_schedule_in(schedule),
         rank=0,
         world_size=1,
     ) as loader:

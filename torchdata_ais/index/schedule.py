@@ -98,6 +98,13 @@ class Schedule:
         )
 
     @classmethod
+    def of(cls, given: Schedule | Mapping[str, Any] | None) -> Schedule:
+        """Return `given` as a schedule, if it is one, its JSON value, or None."""
+        if given is None:
+            return cls()
+        return given if isinstance(given, Schedule) else cls.from_json(given)
+
+    @classmethod
     def from_json(cls, value: Mapping[str, Any] | str | bytes) -> Schedule:
         """Return the schedule of a result of `to_json`, or of its text.
 

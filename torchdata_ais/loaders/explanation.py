@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from torchdata_ais._util.arguments import checked
 from torchdata_ais._util.device import DeviceName, device_memory
 from torchdata_ais._util.formatting import bytes_text, count_text, span_text, with_lines
 from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.index import Schedule
 from torchdata_ais.observe.collect import Counts, counts_of, report_of
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
@@ -103,7 +104,12 @@ class PlannedRun:
 
 
 def planned_run(
-    pipe: IterDataPipe[object], reader: AISSampleReader, workers: int, ranks: int, global_batch: int | None
+    pipe: IterDataPipe[object],
+    reader: AISSampleReader,
+    workers: int,
+    ranks: int,
+    global_batch: int | None,
+    schedule: Schedule,
 ) -> PlannedRun:
     """Return the forecast of the first epoch of a pipe; no shard is read.
 
@@ -113,18 +119,20 @@ def planned_run(
         workers: Of each rank.
         ranks: How many there are.
         global_batch: Samples a step; None: the batch of the pipe, for each rank.
+        schedule: Changes by step.
     """
     batchers = [stage for stage in upstream(pipe) if isinstance(stage, SlotBatcher)][-1:]
     for stage in batchers:
         stage.say_to(reader)
     size = batchers[0].batchsize if batchers else reader.batch_size
+    global_batch = dict(schedule.batches).get(0, global_batch)
     if global_batch is None and size is None and ranks * workers > 1:
         raise UsageError.at(
             f"{ranks} ranks of {workers} workers share batches, and nothing says what a batch is",
             todo="put .batched(n) below .read_samples(), or pass global_batch=",
         )
     batch = global_batch or (size or 1) * ranks
-    sources, mixture = reader.data.sources_with(), reader.data.mixture
+    sources, mixture = reader.data.sources_with(schedule=schedule), reader.data.mixture
     run = Run.begun(sources, 0, batch, ranks).checked()
     epoch = run.epoch(0)
     given = run.length(epoch)
@@ -291,6 +299,7 @@ def explain(
     num_workers: int = 0,
     world: int = 1,
     global_batch: int | None = None,
+    schedule: Schedule | Mapping[str, Any] | None = None,
     device: DeviceName = None,
 ) -> Explanation:
     """Return the forecast of a run of `pipe`; reads no shard.
@@ -302,6 +311,7 @@ def explain(
         num_workers: Worker processes of each rank; 0 is none.
         world: Ranks.
         global_batch: As for `ais_loader`, of a pipe that reads by index.
+        schedule: As for `ais_loader`; the forecast is of the first epoch.
         device: As for `ais_loader`; it need not exist here.
 
     Raises:
@@ -329,10 +339,13 @@ def explain(
         raise UsageError.at(f"num_workers={num_workers}, world={world}", todo="use 0 or more, and 1 or more")
     planned, on_device = check_planned(pipe), device_memory(device)
     if isinstance(planned, AISSampleReader):
-        return _planned(pipe, planned, max(1, num_workers), world, global_batch, on_device)
-    if global_batch is not None:
+        return _planned(
+            pipe, planned, max(1, num_workers), world, global_batch, Schedule.of(schedule), on_device
+        )
+    if global_batch is not None or schedule:
         raise UsageError.at(
-            "global_batch= of a stream", todo="begin the pipe with .read_samples(), or leave it out"
+            "global_batch= or schedule= of a stream",
+            todo="begin the pipe with .read_samples(), or leave it out",
         )
     readers = [stage for stage in upstream(pipe) if stage_of(stage).reads]
     if not readers:
@@ -379,9 +392,10 @@ def _planned(
     workers: int,
     world: int,
     global_batch: int | None,
+    schedule: Schedule,
     on_device: str,
 ) -> Explanation:
-    run = planned_run(pipe, reader, workers, world, global_batch)
+    run = planned_run(pipe, reader, workers, world, global_batch, schedule)
     shards = sum(1 for index in reader.data.mixture.sources for _ in index.selected())
     return Explanation(
         shards=shards,

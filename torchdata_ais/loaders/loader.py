@@ -49,17 +49,6 @@ from torchdata_ais.state import to_plain
 from torchdata_ais.workers.process import StartMethod
 
 
-def as_schedule(given: Schedule | Mapping[str, Any] | None) -> Schedule:
-    """Return a schedule that may be given as JSON.
-
-    Raises:
-        UsageError: It is neither.
-    """
-    if given is None:
-        return Schedule()
-    return given if isinstance(given, Schedule) else Schedule.from_json(given)
-
-
 def check_pipe(given: object, name: str) -> None:
     """Raise `UsageError` unless a loader was given a pipe."""
     if isinstance(given, IterDataPipe):
@@ -303,7 +292,7 @@ class AISLoader:
                     f"normalize={normalize!r:.60}", todo="pass Normalize(), or Normalize(mean, std)"
                 )
             how = EngineOptions(num_workers, prefetch, multiprocessing_context, stall_after, records)
-            given = EpochOptions(seed, epoch_steps, global_batch, tail, as_schedule(schedule))
+            given = EpochOptions(seed, epoch_steps, global_batch, tail, Schedule.of(schedule))
             self._runner = runner_of(pipe, how, given, self._meeting)
             if whole_number(start_step, "start_step", most=_MOST_STEPS):
                 self._runner.start_at(start_step)
@@ -406,7 +395,7 @@ class AISLoader:
             ...     loader.set_schedule(Schedule(global_batch={3: 40})), [len(batch) for (batch,) in batches]
             (1, [8, 8, 40, 36])
         """
-        return self._runner.set_schedule(as_schedule(schedule))
+        return self._runner.set_schedule(Schedule.of(schedule))
 
     @checked
     def skip(self, steps: int | range, samples: Skip = "drop") -> int:

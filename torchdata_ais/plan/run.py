@@ -532,14 +532,14 @@ class Run:
         return self._parts[bisect_right([part.segments[-1].position for part in self._parts], position) - 1]
 
     def _parts_of(self, epoch: Epoch) -> Iterator[tuple[_PartEpoch, int, int]]:
-        """Yield the parts of an epoch: each with its first step, and the one after."""
-        number, step = self._part_of(epoch.step), epoch.step
-        while step < epoch.end:
-            part, end = self._parts[number], min(self._end_of(number), epoch.end)
+        """Yield the parts of an epoch, with first step and the one after."""
+        number, step, last = self._part_of(epoch.step), epoch.step, min(epoch.end, self.last_step)
+        while step < last:
+            part, end = self._parts[number], min(self._end_of(number), last)
             if part.skip is None:
                 yield part.epoch_of(step), step, end
             number, step = number + 1, end
-            if step < epoch.end:
+            if step < last:
                 self._part_of(step)
 
     # Epochs

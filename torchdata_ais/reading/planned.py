@@ -109,21 +109,31 @@ class PlannedSources:
             ]
         return self._groups
 
-    def sources_with(self, epoch_steps: int | None = None, tail: Tail | None = None) -> Sources:
+    def sources_with(
+        self, epoch_steps: int | None = None, tail: Tail | None = None, schedule: Schedule | None = None
+    ) -> Sources:
         """Return the sources for the plan.
 
         Args:
             epoch_steps: Replacement of the given one.
             tail: Likewise.
+            schedule: Changes by step.
+
+        Raises:
+            UsageError: The schedule does not fit them.
         """
         mixture = self.mixture
-        return Sources(
+        found = Sources(
             self._samples(),
             self._mean_bytes() if self.shuffle == "runs" else (),
             mixture.weights,
             mixture.stop,
             **self._how_with(epoch_steps, tail),
         )
+        if not schedule:
+            return found
+        schedule.check(len(found.samples), found.epoch_steps, found.stop)
+        return replace(found, changes=schedule.changes(found.weights), excluded=self.excluded(schedule))
 
     def _mean_bytes(self) -> tuple[float, ...]:
         means = tuple(index.mean_bytes() for index in self.mixture.sources)

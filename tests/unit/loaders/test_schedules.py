@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.command import run
+from helpers.planned_runs import mixture, of_world, pipe_over, some, source_shard
+from torch.distributed import HashStore
 
-from tests.unit.loaders.test_planned_state import mixture, of_world, pipe_over, some, source_shard
-from torchdata_ais import SampleIndex, Schedule, ais_loader
+from torchdata_ais import AISSourceLister, SampleIndex, Schedule, ais_loader, explain
 from torchdata_ais.errors import EmptyBatchError, StateError, UsageError
 
 SIZES = (13, 40, 21, 9)
@@ -296,8 +299,6 @@ def test_promise_5_another_schedule_at_a_resume_is_a_change_to_be_allowed(source
 
 
 def test_streams_have_no_schedule(tmp_path: Path) -> None:
-    from torchdata_ais import AISSourceLister
-
     stream = AISSourceLister([source_shard(tmp_path, 0, 4)]).load_tar().group_samples().batched(2)
     with pytest.raises(UsageError, match="for pipes that read by index"):
         ais_loader(stream, schedule=RICH)
@@ -305,3 +306,81 @@ def test_streams_have_no_schedule(tmp_path: Path) -> None:
         for call in (lambda: loader.set_schedule(RICH), lambda: loader.skip(2)):
             with pytest.raises(UsageError, match=r"Begin the pipe with \.read_samples"):
                 call()
+
+
+def of_ranks(sources: list[SampleIndex], calls: dict[int, dict[int, Any]], steps: int) -> list[Any]:
+    """Return what two ranks with a common store get; `calls` are made on each after a number of its batches."""
+    store, found = HashStore(), [None, None]
+
+    def train(rank: int) -> None:
+        got: list[Any] = []
+        try:
+            with ais_loader(
+                rich_pipe(sources), schedule=RICH, rank=rank, world_size=2, store=store, rank_timeout_s=20
+            ) as loader:
+                batches = all_batches(loader)
+                for number in range(steps):
+                    if number in calls[rank]:
+                        got.append(calls[rank][number](loader))
+                    got.append(set(next(batches)))
+        except Exception as error:
+            got.append(error)
+        found[rank] = got  # type: ignore[call-overload]
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+def test_ranks_that_are_at_different_steps_change_at_the_same_one(sources: list[SampleIndex]) -> None:
+    later = Schedule(global_batch={0: 8}, weights={0: [1, 2, 0, 1]})
+
+    def change(loader: Any) -> int:
+        return int(loader.set_schedule(later))
+
+    first, second = of_ranks(sources, {0: {2: change}, 1: {5: change}}, 9)
+    assert [one for one in first if isinstance(one, int)] == [7]  # steps 3 and 4 are skipped
+    assert [one for one in second if isinstance(one, int)] == [7]
+    assert first.index(7) == 2
+    assert second.index(7) == 5
+    parts = [[one for one in got if isinstance(one, set)] for got in (first, second)]
+    with ais_loader(rich_pipe(sources), schedule=RICH) as loader:
+        whole = [set(batch) for batch in islice(all_batches(loader), 5)]
+    with ais_loader(rich_pipe(sources), schedule=RICH, start_step=7) as loader:
+        assert loader.set_schedule(later) == 7
+        whole += [set(batch) for batch in islice(all_batches(loader), 4)]
+    assert [one | other for one, other in zip(*parts, strict=True)] == whole
+
+
+def test_ranks_that_change_the_schedule_in_different_ways_are_told(sources: list[SampleIndex]) -> None:
+    found = of_ranks(
+        sources, {0: {1: lambda loader: loader.skip(2)}, 1: {1: lambda loader: loader.skip(3)}}, 4
+    )
+    for rank, got in enumerate(found):
+        assert isinstance(got[-1], UsageError)
+        assert f"Rank {1 - rank} changes the schedule" in str(got[-1])
+
+
+def test_explain_and_the_commands_follow_a_schedule(sources: list[SampleIndex], tmp_path: Path) -> None:
+    pipe = pipe_over(sources[1], shuffle=None)
+    schedule = Schedule(global_batch={0: 4, 2: 8}, skip={(3, 4): "drop"}, exclude={0: [0]})
+    plan = explain(pipe, schedule=schedule).plan
+    assert plan is not None
+    assert (plan.steps, plan.samples) == (5, 32)  # 4, 4, 8, (8), 8 and 8 of 40
+    (tmp_path / "schedule.json").write_text(json.dumps(schedule.to_json()))
+    with pytest.raises(UsageError, match="schedule= of a stream"):
+        explain(AISSourceLister([source_shard(tmp_path, 0, 4)]).load_tar().group_samples(), schedule=schedule)
+    SampleIndex.build(source_shard(tmp_path, 1, 40)).save(tmp_path)
+    words = ["--schedule", str(tmp_path / "schedule.json"), "--global-batch", "4"]
+    for step, keys_of in ((0, range(1, 4)), (2, range(8, 16)), (4, range(24, 32))):
+        done = run("trace-step", str(tmp_path), "--step", str(step), *words)
+        assert [line.split()[0] for line in done.stdout.splitlines()] == [f"1-{n:03d}" for n in keys_of]
+    done = run("trace-step", str(tmp_path), "--step", "3", *words)
+    assert "Step 3 is skipped" in done.stderr
+    done = run("simulate", "--shards", "4", "--samples", "40", *words, "--json")
+    assert json.loads(done.stdout)["steps"] == 5
+    done = run("simulate", "--shards", "4", "--samples", "40", "--schedule", "none.json")
+    assert "--schedule none.json" in done.stderr

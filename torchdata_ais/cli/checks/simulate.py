@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from torchdata_ais.errors import UsageError
-from torchdata_ais.index import SampleReference, ShardRow
+from torchdata_ais.index import SampleReference, Schedule, ShardRow
 from torchdata_ais.plan import DENOMINATOR, PLAN_VERSION, Run, Sources
 from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.ranks.intervals import spread_of, usual_interval
@@ -131,6 +131,7 @@ def simulated(
     samples: int,
     sample_bytes: int = 110_000,
     global_batch: int | None = None,
+    schedule: Schedule | None = None,
     shuffle: Literal["samples", "runs"] | None = "samples",
     proof: Literal["bytes", "headers"] = "bytes",
     window_bytes: int = StoreOptions().prefetch_bytes,
@@ -147,6 +148,7 @@ def simulated(
         samples: In all of them.
         sample_bytes: Of each, headers of the tar included.
         global_batch: Samples a step over all ranks; None: 256 a rank.
+        schedule: Changes by step, of one source.
         shuffle: As for `AISSampleReader`.
         proof: Of the index.
         window_bytes: Bytes that a worker requests ahead.
@@ -171,6 +173,10 @@ def simulated(
     stored = _Stored(samples, shards)
     begun = time.perf_counter()
     sources = Sources((samples,), (float(sample_bytes),), shuffle=shuffle)
+    if schedule:
+        schedule.check(1, None, sources.stop)
+        batch = dict(schedule.batches).get(0, batch)
+        sources = replace(sources, changes=schedule.changes((DENOMINATOR,)))
     run = Run.begun(sources, seed, batch, ranks).checked()
     first = stored.count_shards(run, run.positions(0))
     plan_s = time.perf_counter() - begun
