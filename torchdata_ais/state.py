@@ -37,7 +37,6 @@ Each of them is on another topology.
 
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Digest = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
-_Weight = Annotated[int, Meta(ge=0, le=1 << 16)]
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError)
 
 
@@ -317,8 +316,7 @@ class Segment(_Row):
         position: The first position of it, counted over the whole run.
         epoch: The epoch of that position.
         global_batch: Positions a step, over all ranks.
-        weights: Of each source, in 1/65,536; 0 for one that was removed.
-        draws: How many samples were drawn from each source before.
+        draws: How many samples were drawn from each source before; empty for none.
         epoch_step: The first step of that epoch.
         epoch_position: The first position of that epoch.
         given: How many samples of each source that epoch had returned before, since its last change; empty if the
@@ -330,16 +328,13 @@ class Segment(_Row):
     position: _Count
     epoch: _Count
     global_batch: Annotated[int, Meta(ge=1, le=2**63 - 1)]
-    weights: list[_Weight]
-    draws: list[_Count]
+    draws: list[_Count] = []
     epoch_step: _Count = 0
     epoch_position: _Count = 0
     given: list[_Count] = []
     left: list[_Count] = []
 
     def __post_init__(self) -> None:
-        _require(len(self.weights) == len(self.draws), "a segment of it has not one weight a source")
-        _require(sum(self.weights) == 1 << 16, "the weights of a segment of it are not whole")
         _require(
             sum(self.draws) == self.position, "the draws of a segment of it are not as many as its positions"
         )
@@ -392,8 +387,8 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
         order: The method of the order, in words.
         seed: The loader's seed.
         schedule: The digest of the schedule that the loader was given; empty without one.
-        changed: The schedule as JSON that took its place during the run, from the last segment on.
-        coming: The step from which on another schedule holds, which no rank has reached, and the schedule as JSON.
+        changes: Text of JSON, empty without changes: the schedule that took its place during the run, from the last
+            segment on, or None; the step from which on another one holds, or None; and that one.
         segments: One for each change of global batch, sources or weights; the first starts the run.
         step: Global batches that were returned.
         position: The first position of the next one.
@@ -405,11 +400,10 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
         left: How many it has left; empty likewise.
     """
 
-    removed: list[_Count]
+    removed: list[_Count] = []
     seed: int
     schedule: Annotated[str, Meta(pattern="^([0-9a-f]{16})?$")] = ""
-    changed: dict[str, Any] | None = None
-    coming: tuple[_Count, dict[str, Any]] | None = None
+    changes: str = ""
     segments: Annotated[list[Segment], Meta(min_length=1)]
     step: _Count
     position: _Count
@@ -429,9 +423,7 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
             "it names a removed source there is none of",
         )
         _require(segments[0].step == segments[0].position == 0, "its first segment is not the beginning")
-        _require(
-            len(segments[-1].weights) == len(self.sources), "its last segment has not one weight a source"
-        )
+        _require(len(self.draws) == len(self.sources), "it has not one number of draws a source")
         last = segments[-1]
         _require(last.step <= self.step, "its last segment begins after its step")
         end = Segment(
@@ -439,7 +431,6 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
             self.position,
             self.epoch,
             last.global_batch,
-            last.weights,
             self.draws,
             self.epoch_step,
             self.epoch_position,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-import msgspec
 from typing_extensions import override
 
 from torchdata_ais._util.arguments import check_number, whole_number
@@ -195,11 +194,10 @@ class RunUnderWay:
             removed=[number for number, place in enumerate(self.places()) if place is None],
             weights=self.data.weights_digest(),
             schedule=self.given.schedule.digest() if self.given.schedule else "",
-            changed=None if self.schedule is None else self.schedule.to_json(),
-            coming=None if self._coming is None else (self._coming[0], self._coming[1].to_json()),
+            changes=self._changes_text(),
             order=self.order(),
             seed=self.given.seed,
-            segments=msgspec.convert(self._segments, list[Segment], from_attributes=True),
+            segments=[_saved_segment(one) for one in self._needed_segments()],
             step=self.step,
             position=position,
             epoch=epoch.number,
@@ -209,6 +207,26 @@ class RunUnderWay:
             given=list(given),
             left=list(left),
         )
+
+    def _changes_text(self) -> str:
+        """Return the schedules that took the place of the given one, for a state."""
+        if self.schedule is None and self._coming is None:
+            return ""
+        step, coming = self._coming or (None, None)
+        shown = [None if one is None else one.to_json() for one in (self.schedule, coming)]
+        return json.dumps([shown[0], step, shown[1]], separators=(",", ":"))
+
+    def _needed_segments(self) -> list[RunSegment]:
+        """Return the segments that say what comes: the fewest, so that changes do not make states long.
+
+        Where epochs are so many steps, that is the first one, for the batch of ``shuffle="runs"``, the one that the
+        order begins with, and the last one. Else windows that were interrupted count, too.
+        """
+        segments = self._segments
+        if self._sources().epoch_steps is None:
+            return segments
+        origin = [segment for segment in segments if segment.given or segment is segments[0]][-1]
+        return [one for one in segments if one is segments[0] or one is origin or one is segments[-1]]
 
     def change_at(self, step: int, schedule: Schedule) -> None:
         """Let another schedule hold from a step on that has not come.
@@ -273,7 +291,7 @@ class RunUnderWay:
             _allowed("sources", f"{len(there)} sources, and this pipe others: {_others(there, now)}", allow)
             changed.add("sources")
         self._state_sources = list(state.sources)
-        self.schedule = None if state.changed is None else Schedule.from_json(state.changed)
+        self.schedule, coming = _schedules_in(state.changes)
         given = self.given.schedule.digest() if self.given.schedule else ""
         if given != state.schedule:
             _allowed("schedule", "another schedule" if state.schedule else "no schedule", allow)
@@ -284,7 +302,7 @@ class RunUnderWay:
         self._coming = None
         begun = self._segments[-1]
         if not changed and state.weights != self.data.weights_digest():
-            _allowed("weights", _other_weights(begun.weights, sources), allow)
+            _allowed("weights", f"other weights, and this pipe {sources.weights} of 65,536", allow)
             changed.add("weights")
         batch = self.global_batch()
         expected = sources.changes.batch_at(begun.step, batch)
@@ -293,8 +311,7 @@ class RunUnderWay:
             _allowed("batch", f"a global batch of {begun.global_batch}, and this loader {batch}", allow)
             changed.add("batch")
         self._run, self.step = None, state.step
-        if state.coming is not None and "schedule" not in changed:
-            self._coming = state.coming[0], Schedule.from_json(state.coming[1])
+        self._coming = None if "schedule" in changed else coming
         if changed:
             self._segments.append(
                 _changed_segment(state, sources, batch, begun, new_order=bool(changed - {"batch"}))
@@ -339,8 +356,33 @@ def _changed_segment(
     )
 
 
+def _schedules_in(text: str) -> tuple[Schedule | None, tuple[int, Schedule] | None]:
+    """Return the schedules of `PlanState.changes`: that of now, and the one to come."""
+    if not text:
+        return None, None
+    try:
+        now, step, coming = json.loads(text)
+        found = None if now is None else Schedule.from_json(now)
+        return found, None if step is None else (whole_number(step, "step"), Schedule.from_json(coming))
+    except (ValueError, TypeError) as error:
+        raise damaged(f"its changes cannot be read: {error}") from None
+
+
+def _saved_segment(segment: RunSegment) -> Segment:
+    """Return a segment for a state; its weights are those of the sources at its step."""
+    named = {name: getattr(segment, name) or 0 for name in ("step", "position", "epoch", "global_batch")}
+    return Segment(
+        **named,
+        draws=list(segment.draws) if any(segment.draws) or segment.given else [],
+        epoch_step=segment.epoch_step or 0,
+        epoch_position=segment.epoch_position or 0,
+        given=list(segment.given),
+        left=list(segment.left),
+    )
+
+
 def _segment(saved: Segment, sources: Sources) -> RunSegment:
-    weights, draws = _filled(saved.weights, sources), _filled(saved.draws, sources)
+    weights, draws = sources.weights_at(saved.step), _filled(saved.draws, sources)
     given, left = (_filled(one, sources) if saved.given else () for one in (saved.given, saved.left))
     return RunSegment(
         saved.step,
@@ -367,10 +409,6 @@ def _allowed(change: str, what: str, allow: Collection[str]) -> None:
             f"the state was taken with {what}",
             todo=f"build it as it was, or go on with the change: load_state_dict(state, allow={{{change!r}}})",
         )
-
-
-def _other_weights(then: tuple[int, ...], sources: Sources) -> str:
-    return f"the weights {then} of 65,536, and this pipe {sources.weights}"
 
 
 def _others(then: list[str], now: list[str]) -> str:

@@ -93,7 +93,7 @@ def test_no_shard_is_read(tmp_path: Path) -> None:
 def test_what_cannot_be_told_is_refused(indexes: list[SampleIndex]) -> None:
     with pytest.raises(UsageError, match="nothing says what a batch is"):
         explain(AISSampleReader(indexes[0]), world=2)
-    with pytest.raises(UsageError, match="global_batch= of a stream"):
+    with pytest.raises(UsageError, match="global_batch= or schedule= of a stream"):
         explain(_stream(), global_batch=4)
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch.distributed.checkpoint as dcp
 from helpers.planned_runs import mixture, numbers, of_world, pipe_over, some, source_shard
 
-from torchdata_ais import AISSourceLister, SampleIndex, ais_loader, as_dataset, merge_states
+from torchdata_ais import AISSourceLister, Mixture, SampleIndex, ais_loader, as_dataset, merge_states
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders import state as loader_states
 from torchdata_ais.local import LocalCluster
@@ -332,3 +332,22 @@ def test_an_epoch_that_cannot_be_is_an_error_of_ours(sources: list[SampleIndex],
     for taker in (ais_loader(pipe), as_dataset(pipe), AISSampleReader(sources[1])):
         with pytest.raises(UsageError, match="epoch="):
             taker.set_epoch(epoch)
+
+
+@pytest.mark.parametrize(
+    "count", [1, 2, pytest.param(10, marks=pytest.mark.ci), 50, pytest.param(200, marks=pytest.mark.ci)]
+)
+def test_a_state_has_460_bytes_and_32_a_source(tmp_path: Path, count: int) -> None:
+    """At every step, and after changes: only the last one takes room, for a number a source."""
+    sources = [SampleIndex.build(source_shard(tmp_path, number, 20)) for number in range(count)]
+    state: Any = None
+    for change in range(4):
+        mixed = Mixture(dict.fromkeys(sources, 1 + change % 2), stop="never")
+        with ais_loader(pipe_over(mixed, 4 + change, epoch_steps=1000)) as loader:
+            if state is not None:
+                loader.load_state_dict(state, allow={"weights", "batch"})
+            some(loader, 3)
+            state = loader.state_dict()
+        more = 100 + 12 * count if change else 0
+        assert len(json.dumps(state)) <= 460 + 32 * count + more
+        assert len(json.dumps({**state, "draws": [10**9] * count})) <= 460 + 32 * count + more

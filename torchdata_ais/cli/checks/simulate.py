@@ -266,9 +266,9 @@ class _Stored(NamedTuple):
 
 
 def _state_bytes(run: Run, samples: int) -> int:
-    """Return the largest length of a state as JSON: at the end of the epoch."""
+    """Return the length of a state as JSON, after the first epoch."""
     shuffle = run.sources.shuffle
-    segment = Segment(0, 0, 0, run.segments[0].global_batch, [DENOMINATOR], [0])
+    segment = Segment(0, 0, 0, run.segments[0].global_batch)
     state = PlanState(
         plan=PLAN_VERSION,
         sources=["0" * 16],
@@ -279,12 +279,10 @@ def _state_bytes(run: Run, samples: int) -> int:
         segments=[segment],
         step=run.epoch(0).end,
         position=samples,
-        epoch=0,
+        epoch=1,
         draws=[samples],
-        epoch_step=0,
-        epoch_position=0,
-        given=[samples],
-        left=[samples],
+        epoch_step=run.epoch(0).end,
+        epoch_position=samples,
     )
     return len(json.dumps(to_plain(state)))
 
