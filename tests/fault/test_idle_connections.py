@@ -14,7 +14,7 @@ import requests
 
 from torchdata_ais.errors import ConnectError, ReadError, UsageError
 from torchdata_ais.store import Retry, Stats, StoreOptions, open_blocks, read_batch, read_range
-from torchdata_ais.store.objects.sdk import BoundedAdapter
+from torchdata_ais.store.objects.sdk_adapter import BoundedAdapter
 from torchdata_ais.testing import shard_bytes
 
 ONCE = StoreOptions(retry=Retry(attempts=1))

@@ -108,7 +108,9 @@ class Decoder:
         >>> test = Decoder("torchrgb8", resize_crop=(256, 224))
     """
 
-    __slots__ = ("_handlers", "_looks", "_only", "_partial", "_unmatched", "fills_rows", "is_random", "only")
+    __slots__ = (
+        "_handlers", "_looks", "_of_field", "_only", "_partial", "_unmatched", "fills_rows", "is_random", "only",
+    )  # fmt: skip
 
     @checked
     def __init__(
@@ -175,6 +177,7 @@ class Decoder:
             *filled,
             *_several(post, FieldTable(allow_pickle, max_gz_bytes), "post"),
         )
+        self._of_field: dict[str, tuple[Handler, ...]] = {}
         self.only = _names(only)
         self._only = None if self.only is None else _with_and_without_dots(self.only)
         self._unmatched = {
@@ -215,12 +218,13 @@ class Decoder:
             seed = seed_of_torch()
         decoded = copy.copy(sample)
         for field, value in sample.items():
-            if field.startswith("__"):
+            if field[:2] == "__":
                 if isinstance(value, bytes):
                     decoded[field] = _text_or_bytes(value)
             elif self._only is None or field in self._only:
                 if isinstance(value, bytes):
-                    decoded[field] = self._decode(sample, field, value, seed, row)
+                    if self._of_field.get(field) != ():
+                        decoded[field] = self._decode(sample, field, value, seed, row)
                 elif isinstance(value, (bytearray, memoryview)):
                     decoded[field] = self._decode(sample, field, bytes(value), seed, row)
                 elif isinstance(sample.get("__key__"), list):
@@ -277,7 +281,10 @@ class Decoder:
         Without one, `data` is returned.
         """
         name = "." + field
-        for handler in self._handlers:
+        handlers = self._of_field.get(field)
+        if handlers is None:
+            handlers = self._handlers_of(field, name)
+        for handler in handlers:
             if isinstance(handler, ImageHandler):
                 place = (
                     functools.partial(row, field) if row is not None and handler.has_one_shape else nowhere
@@ -294,6 +301,18 @@ class Decoder:
             else:
                 return value
         return data
+
+    def _handlers_of(self, field: str, name: str) -> tuple[Handler, ...]:
+        """Return the handlers for a field, without ours that are not for its name.
+
+        All of them, if one may pass on another name.
+        """
+        handlers = tuple(one for one in self._handlers if may_decode(one, name))
+        if not all(type(one) in (ImageHandler, FieldTable) for one in handlers):
+            handlers = self._handlers
+        if len(self._of_field) < _MOST_NAMES:
+            self._of_field[field] = handlers
+        return handlers
 
     def _decode(
         self, sample: dict[str, Any], field: str, data: bytes, seed: int | None, row: Row | None
@@ -312,6 +331,7 @@ class Decoder:
             raise _failure(DecodeError, sample, field, why, _SKIP) from error
 
 
+_MOST_NAMES = 256  # whose handlers are remembered: names come from data
 _LOOKS = 8  # samples; of several specs one may be for a field that not every sample has
 _BATCH = "Put .decode() before .batched()"
 _PARTIAL = Remedy("Decode once", "pass partial=True to leave decoded fields alone")
@@ -337,6 +357,15 @@ def is_for(handler: Handler, field: str) -> bool:
     function = handler.func if isinstance(handler, functools.partial) else handler
     kinds = {torch_audio: "audio", torch_video: "video"}
     return function not in kinds or extension(name) in FIELD_KINDS[kinds[function]]
+
+
+def may_decode(handler: Handler, name: str) -> bool:
+    """Return False if a handler is ours, and never for fields of this name."""
+    if type(handler) is GzipFilter:
+        return name.lower().endswith(".gz")
+    if type(handler) is FieldTable:
+        return handler.has(name)
+    return type(handler) is not ImageHandler or handler.may_be_for(name)
 
 
 def _failure(kind: type[AISError], sample: dict[str, Any], field: str, why: str, todo: str) -> AISError:

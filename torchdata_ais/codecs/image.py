@@ -187,6 +187,10 @@ class ImageHandler:
             return "." + last in Image.EXTENSION
         return last in IMAGE_EXTENSIONS or last in _MAYBE_IMAGE
 
+    def may_be_for(self, name: str) -> bool:
+        """Return whether it may decode such fields, perhaps with a plug-in."""
+        return self.is_for(name) or (self.fields is None and extension(name) in _BY_PLUGIN)
+
     def _claims(self, name: str, data: bytes) -> bool:
         if self.fields is None and extension(name) in _MAYBE_IMAGE:
             return ending_by_sign(data) in ("jpg", "png")

@@ -59,6 +59,10 @@ class FieldTable:
         value = load(data, self)
         return Decoded(None) if value is None else value
 
+    def has(self, name: str) -> bool:
+        """Return whether fields of this name are in the table."""
+        return extension(name) in _LOADERS
+
 
 basichandlers = FieldTable()
 
@@ -70,6 +74,8 @@ def _text(data: bytes, _: FieldTable) -> str:
 
 
 def _integer(data: bytes, _: FieldTable) -> int:
+    if data.isdigit() and len(data) <= _MOST_DIGITS:
+        return int(data)
     digits = without_mark(data)
     if not INTEGER.fullmatch(digits) or len(digits) > _MOST_DIGITS:
         kind = kind_of(data) if data else "there are none"

@@ -208,19 +208,21 @@ class SampleDecoder(Pipe[Any], SlotStage):
         return self._shown
 
     def _items(self) -> Iterator[Any]:
+        stats = self.stats
         for sample, error in self._in_threads() if self._threads else self._one_by_one():
-            self.stats.items += 1
+            stats.items += 1
             if error is None:
                 yield sample
-            elif not self._policy.goes_on(error, self.stats, "decode"):
+            elif not self._policy.goes_on(error, stats, "decode"):
                 return
-        self._policy.at_end(self.stats, "decode")
+        self._policy.at_end(stats, "decode")
 
     def _one_by_one(self) -> Iterator[_Outcome]:
         codec, running = self._codec, self._begin()
         for sample in self._source:
             self._busy = sample
-            yield _outcome(codec, sample, running.seed_of(sample), running.row())
+            seed = None if running.seeds is None else running.seed_of(sample)
+            yield _outcome(codec, sample, seed, None if running.rows is None else running.row())
 
     def _begin(self) -> _Running:
         seed = self.epoch_seed

@@ -34,7 +34,13 @@ def read_header(header: bytes) -> tuple[int, int, str]:
     # POSIX splits a prefix off a name above 100 bytes. GNU headers, known by a blank, have times in its place.
     if header[345] and header[262] != 0x20:
         name = f"{text_field(header[345:500])}/{name}"
-    return header[156], number(header[124:136]), name
+    return header[156], _size(header[124:136]), name
+
+
+@lru_cache(4096)
+def _size(field: bytes) -> int:
+    """Return the number in a field; records often have one size."""
+    return number(field)
 
 
 @lru_cache(4096)
@@ -140,6 +146,22 @@ def pax_records(payload: bytes) -> dict[str, str]:
             said["sparse"] = "yes"
         pos = end
     return said
+
+
+_TIMES = {size: b"%d mtime=" % size for size in range(10, 100)}
+
+
+def is_only_time(payload: bytes) -> bool:
+    r"""Return whether a PAX header is one valid record of a time of change.
+
+    Python's tarfile and webdataset write one before each member.
+
+    Example:
+        >>> is_only_time(b"20 mtime=1234567890\n"), is_only_time(b"14 path=a.jpg\n")
+        (True, False)
+    """
+    begins = _TIMES.get(len(payload))
+    return begins is not None and payload.startswith(begins) and payload.endswith(b"\n")
 
 
 class Link(str):

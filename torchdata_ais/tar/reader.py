@@ -13,6 +13,7 @@ from torchdata_ais.tar.header import (
     NUL,
     Link,
     TooLarge,
+    is_only_time,
     is_ustar,
     link_target,
     may_be_header,
@@ -35,6 +36,7 @@ _SHOWN = 100  # of a name that is too long
 
 # Kinds of member. Those that are not named here are regular files, as POSIX has it.
 _V7_FILE = 0
+_FILE = ord("0")
 _LINKS = {ord("1"): False, ord("2"): True}  # whether symbolic
 _DIRECTORY = ord("5")
 _NO_FILES = frozenset(b"3456")  # devices, directories, pipes
@@ -47,6 +49,7 @@ _REFUSED = {
 _SPECIAL = frozenset(_LINKS) | _NO_FILES | _NOTES | frozenset(_REFUSED)
 # Kinds of header that say something of the members after them.
 _LONG_NAMES = {ord("L"): "path", ord("K"): "linkpath"}  # GNU's, by the words that PAX has for the same
+_PAX = ord("x")
 _PAX_GLOBAL = ord("g")
 _EXTENSIONS = frozenset(b"LKxXg")
 
@@ -124,13 +127,39 @@ class TarReader:
     # One loop with many branches: tar decides the kind of a member by several fields in turn.
     def __iter__(self) -> Iterator[Member]:  # noqa: C901
         window, want, limit = self._window, self._want, self._max_member_bytes
-        following = window.offset
         while True:
-            begin = offset = following
+            # Usual members, whole in the block at hand, by local variables: a third less time. All others are below.
+            at, base, begin = window.at, window.base, self._extended_at
+            is_usual = want is None and not (self._next or self._all)
+            block = window.block if is_usual and isinstance(window.block, bytes) else b""
+            room = len(block)
+            while at + BLOCK <= room:
+                try:
+                    kind, size, name = read_header(block[at : at + BLOCK])
+                except ValueError:
+                    break
+                content = at + BLOCK
+                after = content + size + -size % BLOCK
+                if after > room:
+                    break
+                if kind == _FILE and (limit is None or size <= limit):
+                    yield (
+                        name,
+                        block[content : content + size],
+                        base + at if begin < 0 else begin,
+                        base + after,
+                    )
+                    begin = -1
+                elif kind == _PAX and begin < 0 and is_only_time(block[content : content + size]):
+                    begin = base + at
+                else:
+                    break
+                at = after
+            window.at, self._extended_at, block = at, begin, b""
+            begin = offset = window.offset
             header = window.take(BLOCK)
             if len(header) < BLOCK or not (header[0] or header.strip(NUL)):
                 if self._goes_on(header, offset):
-                    following = window.offset
                     continue
                 return
             try:
@@ -143,7 +172,6 @@ class TarReader:
                 raise self._faults.bad_header(str(error), offset) from None
             if kind in _EXTENSIONS:
                 self._extend(kind, size, offset, name)
-                following = window.offset
                 continue
             target = ""
             if self._extended_at >= 0 or self._all:

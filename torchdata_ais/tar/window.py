@@ -28,6 +28,11 @@ class Window:
         blocks: The stream, in blocks of any size, empty ones included; views of bytes are taken without a copy.
         start: The offset of its first byte.
 
+    Attributes:
+        block: The current block. A caller that takes bytes out of it moves `at`.
+        at: The index in it of the next byte.
+        base: The offset of its first byte.
+
     Memory: the current block, and the result of one `take` (plus an eighth while it is assembled).
 
     Example:
@@ -36,38 +41,38 @@ class Window:
         (b'abcd', 0, 5, b'fg')
     """
 
-    __slots__ = ("_base", "_block", "_blocks", "_passable", "_pos")
+    __slots__ = ("_blocks", "_passable", "at", "base", "block")
 
     def __init__(self, blocks: Iterable[bytes | memoryview], start: int = 0) -> None:
         self._blocks = iter(blocks)
         self._passable = blocks if isinstance(blocks, PassableBlocks) else None
-        self._block: bytes | memoryview = b""
-        self._pos = 0
-        self._base = start  # the offset of the first byte of _block
+        self.block: bytes | memoryview = b""
+        self.at = 0
+        self.base = start
 
     @property
     def offset(self) -> int:
         """The offset of the next byte."""
-        return self._base + self._pos
+        return self.base + self.at
 
     def take(self, size: int) -> bytes:
         """Return the next `size` bytes, fewer only at the end of the stream.
 
         Each byte is copied once.
         """
-        end = self._pos + size
-        if end <= len(self._block):
-            taken = self._block[self._pos : end]
-            self._pos = end
+        end = self.at + size
+        if end <= len(self.block):
+            taken = self.block[self.at : end]
+            self.at = end
             return taken if type(taken) is bytes else bytes(taken)
         # BytesIO hands its buffer over without a copy, so that a member of many blocks is held once, and it
         # grows with the received bytes, so that a size that cannot be true costs no memory.
         parts = io.BytesIO()
         missing = size
-        while missing and (self._pos < len(self._block) or self._pull()):
-            piece = memoryview(self._block)[self._pos : self._pos + missing]
+        while missing and (self.at < len(self.block) or self._pull()):
+            piece = memoryview(self.block)[self.at : self.at + missing]
             missing -= parts.write(piece)
-            self._pos += len(piece)
+            self.at += len(piece)
         return parts.getvalue()
 
     def take_padded(self, size: int) -> bytes | None:
@@ -75,11 +80,11 @@ class Window:
 
         None: the stream ends in either.
         """
-        end = self._pos + size
+        end = self.at + size
         padded = end + -size % BLOCK
-        if padded <= len(self._block):
-            taken = self._block[self._pos : end]
-            self._pos = padded
+        if padded <= len(self.block):
+            taken = self.block[self.at : end]
+            self.at = padded
             return taken if type(taken) is bytes else bytes(taken)
         whole = self.take(size)
         return None if len(whole) < size or self.skip(-size % BLOCK) else whole
@@ -89,24 +94,24 @@ class Window:
 
         The number is 0 unless the stream ended.
         """
-        self._pos += size
-        while self._pos > len(self._block):
-            beyond = self._pos - len(self._block)
+        self.at += size
+        while self.at > len(self.block):
+            beyond = self.at - len(self.block)
             if self._passable is not None:
                 passed = self._passable.pass_over(beyond)
-                self._base += len(self._block) + passed
-                self._block, self._pos = b"", 0
+                self.base += len(self.block) + passed
+                self.block, self.at = b"", 0
                 return beyond - passed
             if not self._pull():
                 return beyond
-            self._pos = beyond
+            self.at = beyond
         return 0
 
     def skip_zeros(self) -> bool:
         """Skip to the next non-zero byte; return False if the stream ends first."""
         while True:
-            rest = bytes(self._block[self._pos :]).lstrip(b"\0")
-            self._pos = len(self._block) - len(rest)
+            rest = bytes(self.block[self.at :]).lstrip(b"\0")
+            self.at = len(self.block) - len(rest)
             if rest:
                 return True
             if not self._pull():
@@ -114,10 +119,10 @@ class Window:
 
     def _pull(self) -> bool:
         """Replace the consumed current block by the next one."""
-        self._base += len(self._block)
-        self._pos = 0
+        self.base += len(self.block)
+        self.at = 0
         block = next(self._blocks, None)
-        self._block = b"" if block is None else block if _is_view(block) else bytes(block)
+        self.block = b"" if block is None else block if _is_view(block) else bytes(block)
         return block is not None
 
 

@@ -125,6 +125,14 @@ def test_continue_goes_on_after_its_handler() -> None:
     assert decode({"txt.rev.gz": gzip.compress(b"cba")})["txt.rev.gz"] == "ABC"
 
 
+def test_any_number_of_field_names_is_decoded_and_few_are_remembered() -> None:
+    decode = Decoder()
+    for number in range(2000):
+        decoded = decode({f"{number}.cls": b"7", f"{number}.bin": b"7"})
+        assert decoded == {f"{number}.cls": 7, f"{number}.bin": b"7"}
+    assert len(decode._of_field) <= 256
+
+
 @pytest.mark.parametrize(
     ("extensions", "matched"),
     [

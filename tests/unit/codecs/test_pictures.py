@@ -152,9 +152,10 @@ def test_a_plug_in_of_pillow_brings_its_ending(monkeypatch: pytest.MonkeyPatch) 
     file = io.BytesIO()
     Image.new("RGB", (4, 3)).save(file, "PNG")
     sample = {"__key__": "a", "heic": file.getvalue()}
-    assert Decoder("rgb8")(sample)["heic"] == file.getvalue()
+    decode = Decoder("rgb8")
+    assert decode(sample)["heic"] == file.getvalue()
     monkeypatch.setitem(Image.EXTENSION, ".heic", "PNG")
-    assert Decoder("rgb8")(sample)["heic"].shape == (3, 4, 3)
+    assert decode(sample)["heic"].shape == (3, 4, 3)
 
 
 @pytest.mark.quick(5)

@@ -190,6 +190,27 @@ def test_an_empty_pax_value_leaves_the_header_as_it_is():
     assert names(pax(record(b"path", b"")), header(), END) == ["a.jpg"]
 
 
+@pytest.mark.parametrize("step", [512, 700, 1024, 1536, 4096])
+def test_a_pax_header_of_a_time_belongs_to_its_member(step):
+    time, other = pax(record(b"mtime", b"1795784251.17")), pax(record(b"atime", b"1"))
+    parts = [
+        time,
+        header(b"a.jpg", octal(3)) + b"abc".ljust(512, b"\0"),
+        time + other,
+        header(b"b.jpg"),
+        header(b"c.jpg"),
+    ]
+    data = b"".join([*parts, END])
+    blocks = [data[at : at + step] for at in range(0, len(data), step)]
+    assert list(TarReader(blocks, url=URL)) == [
+        ("a.jpg", b"abc", 0, 2048),
+        ("b.jpg", b"", 2048, 4608),
+        ("c.jpg", b"", 4608, 5120),
+    ]
+    with pytest.raises(TruncatedShardError, match="between an extension header and its member"):
+        read(header(b"a.jpg"), time, END)
+
+
 @pytest.mark.parametrize("kind", ["pax", "gnu"])
 def test_promise_2_the_last_of_two_extension_headers_is_right_as_in_gnu_tar(kind, tmp_path):
     """Go and libarchive do the same, Python's tarfile takes the first: the members of a server are named by Go."""
@@ -212,6 +233,9 @@ def test_promise_2_the_last_of_two_extension_headers_is_right_as_in_gnu_tar(kind
     "payload",
     [
         b"8 path=a\n",
+        b"10 mtime=1\n",
+        b"12 mtime=1\n",
+        b"12 mtime=12",
         b"11 path=a\n",
         b"12 path=ab\n",
         b"path=a\n",

@@ -15,9 +15,9 @@ import msgspec
 import xxhash
 
 from torchdata_ais.errors import ReadError
-from torchdata_ais.store.objects.sdk import ask, quoted
+from torchdata_ais.store.objects.sdk import ask
 from torchdata_ais.store.transport.attempts import Attempts, retried, series
-from torchdata_ais.store.transport.exchange import UNREADABLE, not_aistore
+from torchdata_ais.store.transport.exchange import UNREADABLE, not_aistore, quoted
 from torchdata_ais.store.transport.options import StoreOptions
 from torchdata_ais.urls import Location, object_fault, redact
 

@@ -7,30 +7,26 @@ refused before the SDK decodes them.
 
 from __future__ import annotations
 
-import io
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from http.client import HTTPException
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-import requests
-import urllib3
-from requests.adapters import HTTPAdapter
 
 from torchdata_ais.errors import AISError, AuthError, ConnectError, ReadError, StallError, UsageError
 from torchdata_ais.errors.redaction import quiet
 from torchdata_ais.store.objects.sdk_names import api_error, client_of, namespace_of, session_of, set_token
 from torchdata_ais.store.transport.attempts import Attempts, Cancelled, Failed, series
 from torchdata_ais.store.transport.body import WholeBody
-from torchdata_ais.store.transport.cancel import Cancel
 from torchdata_ais.store.transport.exchange import (
     CHECK_TLS,
     UNREADABLE,
-    is_page,
+    check_kind,
+    check_length,
     message_in,
     not_aistore,
     refusal,
@@ -39,7 +35,7 @@ from torchdata_ais.store.transport.exchange import (
 )
 from torchdata_ais.store.transport.framing import let_go
 from torchdata_ais.store.transport.options import StoreOptions, TokenSource, basic
-from torchdata_ais.store.transport.pools import IdleLostError, proxy_for, report_sockets
+from torchdata_ais.store.transport.pools import proxy_for
 from torchdata_ais.store.transport.request import send_message
 from torchdata_ais.urls import Location, redact
 
@@ -81,6 +77,8 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
     It is closed afterwards. The SDK's own retries wait for minutes for a missing endpoint, and repeat requests to a
     node that is gone. `call` repeats them by the policy of `options` instead.
     """
+    from torchdata_ais.store.objects.sdk_adapter import BoundedAdapter
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that skip_verify is insecure was the user's decision
         client = client_of(
@@ -217,7 +215,6 @@ def call_once(function: Callable[[], _T], options: StoreOptions, name: str) -> _
 @contextmanager
 def _translated(options: StoreOptions) -> Iterator[None]:
     """Turn exceptions of the SDK into `Failed`."""
-    import msgspec
     import requests
     from urllib3.exceptions import HTTPError
 
@@ -263,12 +260,6 @@ def _translated(options: StoreOptions) -> Iterator[None]:
         ) from error
 
 
-ANSWER_BYTES = 16 << 20
-"""Largest size of an answer.
-
-The longest page, 10,000 names, takes 12 MB.
-"""
-
 _PIECE = 64 << 10
 
 
@@ -309,95 +300,3 @@ def ask(url: str, message: object, options: StoreOptions, attempts: Attempts, *,
     kind = response.headers.get("Content-Type", "")
     check_kind(kind, body, options)
     return Answer(response.status, kind, bytes(body))
-
-
-def check_length(size: int, options: StoreOptions) -> None:
-    """Raise `Failed` if an answer of `size` bytes exceeds AIStore's longest."""
-    if size > ANSWER_BYTES:
-        raise not_aistore(options.endpoint, f"it sent more than {ANSWER_BYTES >> 20} MiB in one answer")
-
-
-def check_kind(kind: str, body: bytes | bytearray, options: StoreOptions) -> None:
-    """Raise `Failed` if an answer is a web page."""
-    if is_page(kind, bytes(body[:256])):
-        raise not_aistore(options.endpoint, f"it answered with a web page ({quoted(body)})")
-
-
-def quoted(body: bytes | bytearray) -> str:
-    """Return how an answer begins, for messages."""
-    return repr(body[:40].decode("utf-8", "replace")) + ("..." if len(body) > 40 else "")
-
-
-_ERROR_BYTES = 64 << 10  # more than this is not read of an error
-
-
-class BoundedAdapter(HTTPAdapter):
-    """Adapter that sends one request at a time and tries it once.
-
-    It returns the answer with its body read.
-    """
-
-    def __init__(self, options: StoreOptions) -> None:
-        self._options = options
-        once = urllib3.Retry(0, redirect=5, raise_on_status=False)
-        super().__init__(max_retries=once, pool_maxsize=options.pool_size)
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Make the pool manager, with our connections."""
-        super().init_poolmanager(*args, **kwargs)
-        report_sockets(self.poolmanager, self._options)
-
-    def proxy_manager_for(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the pool manager for a proxy, with our connections."""
-        manager = super().proxy_manager_for(*args, **kwargs)
-        report_sockets(manager, self._options)
-        return manager
-
-    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
-        """Send `request` and return the answer.
-
-        Raises:
-            Failed: It is longer than any of AIStore's, or not AIStore's.
-            requests.RequestException: There is none.
-        """
-        while True:
-            with suppress(IdleLostError):  # one idle connection fewer each time
-                response = super().send(request, *args, **kwargs)
-                break
-        try:
-            Cancel.current().set_timeout(self._options.stall_timeout)
-            body = self._body(response)
-        except BaseException:
-            response.close()
-            raise
-        if 200 <= response.status_code < 300:
-            check_kind(response.headers.get("Content-Type", ""), body, self._options)
-        headers = dict(response.headers)
-        headers.pop("Content-Encoding", None)  # it was decoded
-        whole = urllib3.HTTPResponse(
-            io.BytesIO(body),
-            headers=headers,
-            status=response.status_code,
-            reason=response.reason,
-            preload_content=False,
-            enforce_content_length=False,
-        )
-        answer = self.build_response(request, whole)
-        answer.encoding = "utf-8"  # as AIStore writes; a guess by the bytes may take minutes
-        return answer
-
-    def _body(self, response: requests.Response) -> bytes:
-        """Return the body: of an error its beginning, of anything else all of it."""
-        body = bytearray()
-        if response.status_code >= 400:
-            with suppress(requests.RequestException):  # the status is known, and suffices
-                for piece in response.iter_content(_PIECE):
-                    body += piece
-                    if len(body) >= _ERROR_BYTES:
-                        break
-            response.close()
-            return bytes(body[:_ERROR_BYTES])
-        for piece in response.iter_content(_PIECE):
-            body += piece
-            check_length(len(body), self._options)
-        return bytes(body)

@@ -310,3 +310,27 @@ def not_aistore(url: str, why: str) -> Failed:
     where = f"{parts.scheme}://{parts.netloc}"
     todo = "check cluster= or AIS_ENDPOINT: host and port of a proxy of the cluster (http://host:51080)"
     return Failed(ReadError, f"what answers at {where} is not an AIStore: {why}", todo, again=False)
+
+
+ANSWER_BYTES = 16 << 20
+"""Largest size of an answer.
+
+The longest page, 10,000 names, takes 12 MB.
+"""
+
+
+def check_length(size: int, options: StoreOptions) -> None:
+    """Raise `Failed` if an answer of `size` bytes exceeds AIStore's longest."""
+    if size > ANSWER_BYTES:
+        raise not_aistore(options.endpoint, f"it sent more than {ANSWER_BYTES >> 20} MiB in one answer")
+
+
+def check_kind(kind: str, body: bytes | bytearray, options: StoreOptions) -> None:
+    """Raise `Failed` if an answer is a web page."""
+    if is_page(kind, bytes(body[:256])):
+        raise not_aistore(options.endpoint, f"it answered with a web page ({quoted(body)})")
+
+
+def quoted(body: bytes | bytearray) -> str:
+    """Return how an answer begins, for messages."""
+    return repr(body[:40].decode("utf-8", "replace")) + ("..." if len(body) > 40 else "")
