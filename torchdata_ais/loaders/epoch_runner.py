@@ -40,6 +40,7 @@ class EpochOptions:
         global_batch: By index, samples a step over all ranks; None: the batch of the pipe, for each rank.
         tail: By index, the treatment of a remainder; None: as the reader has it.
         schedule: By index, changes by step.
+        rank_weights: By index, the shares of the ranks in a global batch; empty for equal ones.
     """
 
     seed: int
@@ -47,6 +48,7 @@ class EpochOptions:
     global_batch: int | None
     tail: Tail | None
     schedule: Schedule = field(default_factory=Schedule)
+    rank_weights: tuple[int, ...] = ()
 
 
 def another_epoch(wanted: int, under_way: int) -> UsageError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -74,9 +74,9 @@ def runner_of(
     planned = check_planned(pipe)
     if isinstance(planned, AISSampleReader):
         return PlannedRunner(pipe, planned, how, given, meeting)
-    if given.global_batch is not None or given.tail is not None or given.schedule:
+    if given.global_batch is not None or given.tail is not None or given.schedule or given.rank_weights:
         raise UsageError.at(
-            "global_batch=, tail= and schedule= are for pipes that read by index",
+            "global_batch=, tail=, rank_weights= and schedule= are for pipes that read by index",
             todo="begin the pipe with .read_samples(), or use epoch_steps=",
         )
     return runner_class(given.epoch_steps)(pipe, how, given, meeting)
@@ -185,6 +185,8 @@ class AISLoader:
             of the pipe, for each rank. The order of an epoch is then a function of (data, seed, epoch, global batch)
             alone, and ranks take equal steps.
         tail: By index, the treatment of a remainder; see `AISSampleReader`.
+        rank_weights: By index, a whole number for each rank: its share of the global batch, where some GPUs are faster
+            than others. None: equal shares. Global batches and states are the same with any shares.
         schedule: By index, changes by step: a `Schedule`, or its JSON value.
         start_step: By index, the step of the run to begin at, as if its state had been loaded: with the same data, seed
             and global batch it gives the same batches. `load_state_dict` takes its place.
@@ -256,6 +258,7 @@ class AISLoader:
         stats_every: float = 60.0,
         global_batch: int | None = None,
         tail: Tail | None = None,
+        rank_weights: Sequence[int] | None = None,
         schedule: Schedule | Mapping[str, Any] | None = None,
         start_step: int = 0,
         rank: int | None = None,
@@ -292,7 +295,8 @@ class AISLoader:
                     f"normalize={normalize!r:.60}", todo="pass Normalize(), or Normalize(mean, std)"
                 )
             how = EngineOptions(num_workers, prefetch, multiprocessing_context, stall_after, records)
-            given = EpochOptions(seed, epoch_steps, global_batch, tail, Schedule.of(schedule))
+            shares = tuple(whole_number(one, "rank_weights", 1, _MOST_STEPS) for one in rank_weights or ())
+            given = EpochOptions(seed, epoch_steps, global_batch, tail, Schedule.of(schedule), shares)
             self._runner = runner_of(pipe, how, given, self._meeting)
             if whole_number(start_step, "start_step", most=_MOST_STEPS):
                 self._runner.start_at(start_step)

@@ -126,7 +126,13 @@ class RunUnderWay:
         Raises:
             UsageError: It cannot be.
         """
-        return Run(self._run_sources(), self.given.seed, segments, ranks=self.meeting.world.size).checked()
+        ranks, shares = self.meeting.world.size, self.given.rank_weights
+        if shares and len(shares) != ranks:
+            raise UsageError.at(
+                f"rank_weights= has {len(shares)} numbers, and there are {ranks} ranks",
+                todo="give one for each rank",
+            )
+        return Run(self._run_sources(), self.given.seed, segments, ranks=ranks, shares=shares).checked()
 
     def _names(self) -> list[str]:
         """Return the digests of all sources of the run, removed ones included."""
@@ -217,7 +223,7 @@ class RunUnderWay:
         return json.dumps([shown[0], step, shown[1]], separators=(",", ":"))
 
     def _needed_segments(self) -> list[RunSegment]:
-        """Return the segments that say what comes: the fewest, so that changes do not make states long.
+        """Return the segments that say what comes, the fewest.
 
         Where epochs are so many steps, that is the first one, for the batch of ``shuffle="runs"``, the one that the
         order begins with, and the last one. Else windows that were interrupted count, too.
@@ -357,7 +363,7 @@ def _changed_segment(
 
 
 def _schedules_in(text: str) -> tuple[Schedule | None, tuple[int, Schedule] | None]:
-    """Return the schedules of `PlanState.changes`: that of now, and the one to come."""
+    """Return the schedules of `PlanState.changes`: of now, and to come."""
     if not text:
         return None, None
     try:
@@ -369,7 +375,7 @@ def _schedules_in(text: str) -> tuple[Schedule | None, tuple[int, Schedule] | No
 
 
 def _saved_segment(segment: RunSegment) -> Segment:
-    """Return a segment for a state; its weights are those of the sources at its step."""
+    """Return a segment for a state, without its weights."""
     named = {name: getattr(segment, name) or 0 for name in ("step", "position", "epoch", "global_batch")}
     return Segment(
         **named,
@@ -499,6 +505,7 @@ class PlannedRunner(EpochRunner):
             "global_batch": run.global_batch(),
             "order": run.order(),
             "schedule": run.changes_by_step.digest(),
+            "rank_weights": list(self._under_way.given.rank_weights),
             "step": step,  # ranks that begin at different steps would end at different ones
         }
 

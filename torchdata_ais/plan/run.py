@@ -181,6 +181,7 @@ class _Part:
         order: That of the part before, which goes on; None: its own.
         skip: How its steps are skipped, or None.
         dropped: Positions of steps before that were skipped: no batch is filled up with them.
+        shares: Of the ranks in a global batch; see `Slots`.
     """
 
     def __init__(
@@ -193,7 +194,9 @@ class _Part:
         order: MixedOrder | EndlessOrder | None = None,
         skip: Skip | None = None,
         dropped: Sequence[range] = (),
+        shares: tuple[int, ...] = (),
     ) -> None:
+        self.shares = shares
         self.sources, self.ranks, self.skip, self.dropped = sources, ranks, skip, list(dropped)
         self.segments = list(segments)
         self.begin = self.segments[-1].step
@@ -203,7 +206,9 @@ class _Part:
         self._first, self._spans = self._of_steps() if sources.epoch_steps is not None else self._of_windows()
 
     def _slots(self, length: int, before: int = 0) -> Slots:
-        return Slots(length, self.segments[-1].global_batch, self.ranks, self.sources.tail, before)
+        return Slots(
+            length, self.segments[-1].global_batch, self.ranks, self.sources.tail, before, self.shares
+        )
 
     def _of_steps(self) -> tuple[_PartEpoch | None, list[_Span]]:
         """Return epochs that are so many steps."""
@@ -401,6 +406,7 @@ class Run:
         seed: Any integer.
         segments: At least one; the first begins the run.
         ranks: How many ranks share each global batch.
+        shares: Of the ranks in a global batch; see `Slots`.
 
     Example:
         >>> run = Run(Sources((10,), shuffle="samples"), 0, [RunSegment(0, 0, 0, 4, (1 << 16,), (0,))], ranks=2)
@@ -414,9 +420,15 @@ class Run:
     """
 
     def __init__(
-        self, sources: Sources, seed: int, segments: Sequence[RunSegment], *, ranks: int = 1
+        self,
+        sources: Sources,
+        seed: int,
+        segments: Sequence[RunSegment],
+        *,
+        ranks: int = 1,
+        shares: tuple[int, ...] = (),
     ) -> None:
-        self.sources, self.seed, self.ranks = sources, seed, ranks
+        self.sources, self.seed, self.ranks, self.shares = sources, seed, ranks, shares
         self.segments = list(segments)
         changes, last = sources.changes, self.segments[-1]
         breaks = {step for step in changes.breaks() if step > last.step}
@@ -425,7 +437,9 @@ class Run:
         self._breaks = sorted(breaks)
         order = self._endless_order() if sources.epoch_steps is not None else None
         skip = changes.skip_at(last.step)
-        self._parts = [_Part(sources, seed, self.segments, ranks=ranks, order=order, skip=skip)]
+        self._parts = [
+            _Part(sources, seed, self.segments, ranks=ranks, order=order, skip=skip, shares=shares)
+        ]
 
     @classmethod
     def begun(cls, sources: Sources, seed: int, global_batch: int, ranks: int = 1) -> Self:
@@ -495,7 +509,14 @@ class Run:
         if before.skip == "drop":
             dropped = [*dropped, range(before.segments[-1].position, segment.position)]
         part = _Part(
-            self.sources, self.seed, segments, ranks=self.ranks, order=order, skip=skip, dropped=dropped
+            self.sources,
+            self.seed,
+            segments,
+            ranks=self.ranks,
+            order=order,
+            skip=skip,
+            dropped=dropped,
+            shares=self.shares,
         )
         self._parts.append(part)
         return True
@@ -682,7 +703,7 @@ class Run:
         if self.sources.epoch_steps is None and shortest < max(batches):
             raise too_large(max(batches), shortest)
         for batch in batches:
-            Slots(batch, batch, self.ranks)
+            Slots(batch, batch, self.ranks, shares=self.shares)
         return self
 
     def never_drawn(self) -> list[int]:

@@ -28,6 +28,7 @@ class Slots:
         tail: The use of the remainder: ``"short"`` deals it evenly, and a rank that would get nothing repeats one of
             its positions; ``"drop"`` leaves it out; ``"pad"`` fills it from the epoch's start.
         before: Positions of the epoch before these, which ``"pad"`` takes first; the epoch starts at ``-before``.
+        shares: Of each rank a whole number, its share of a global batch; empty for equal ones.
 
     Example:
         >>> slots = Slots(length=10, global_batch=4, ranks=2)
@@ -40,6 +41,7 @@ class Slots:
     ranks: int = 1
     tail: Tail = "short"
     before: int = 0
+    shares: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -47,6 +49,14 @@ class Slots:
         if not 1 <= self.ranks <= self.global_batch:
             raise UsageError(
                 f"a global batch of {self.global_batch} for {self.ranks} ranks leaves a rank without any"
+            )
+        if self.shares and not all(
+            self._cut(self.global_batch, rank) < self._cut(self.global_batch, rank + 1)
+            for rank in range(self.ranks)
+        ):
+            raise UsageError.at(
+                f"a global batch of {self.global_batch}, shared as {list(self.shares)}, leaves a rank without any",
+                todo="use larger batches, or shares that differ less",
             )
         if self.tail not in get_args(Tail):
             raise UsageError(f"tail is one of {', '.join(get_args(Tail))}, not {self.tail!r}")
@@ -87,15 +97,21 @@ class Slots:
         """
         first = step * self.global_batch
         size = self.global_batch if self.tail == "pad" else min(self.global_batch, self.length - first)
-        begin, end = first + rank * size // self.ranks, first + (rank + 1) * size // self.ranks
+        begin, end = first + self._cut(size, rank), first + self._cut(size, rank + 1)
         if begin == end:  # a remainder of fewer positions than ranks
             begin = min(begin, first + size - 1)
             end = begin + 1
         return begin, end
 
+    def _cut(self, size: int, rank: int) -> int:
+        """Return how many of `size` positions are before those of `rank`."""
+        if not self.shares:
+            return rank * size // self.ranks
+        return sum(self.shares[:rank]) * size // sum(self.shares)
+
     def part(self, begin: int, end: int, rank: int) -> Integers:
         """Return the positions that `rank` gets of those from `begin` to `end`."""
-        first, last = (begin + one * (end - begin) // self.ranks for one in (rank, rank + 1))
+        first, last = (begin + self._cut(end - begin, one) for one in (rank, rank + 1))
         result: Integers = np.arange(first, last, dtype=np.int64)
         return result
 
@@ -110,9 +126,9 @@ class Slots:
         if not rest or self.tail == "drop":
             return 0
         if rank is None:
-            return self.global_batch - rest if self.tail == "pad" else max(0, self.ranks - rest)
+            return sum(self.repeated(one) for one in range(self.ranks))
         size = rest if self.tail == "short" else self.global_batch
-        begin, end = rank * size // self.ranks, (rank + 1) * size // self.ranks
+        begin, end = self._cut(size, rank), self._cut(size, rank + 1)
         return int(begin == end) if self.tail == "short" else max(0, end - max(begin, rest))
 
     def worker(self, step: int, workers: int) -> int:

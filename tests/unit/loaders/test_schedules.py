@@ -15,7 +15,7 @@ from helpers.planned_runs import mixture, of_world, pipe_over, some, source_shar
 from torch.distributed import HashStore
 
 from torchdata_ais import AISSourceLister, SampleIndex, Schedule, ais_loader, explain
-from torchdata_ais.errors import EmptyBatchError, StateError, UsageError
+from torchdata_ais.errors import ArgumentError, EmptyBatchError, StateError, UsageError
 
 SIZES = (13, 40, 21, 9)
 RICH = Schedule(
@@ -384,3 +384,41 @@ def test_explain_and_the_commands_follow_a_schedule(sources: list[SampleIndex], 
     assert json.loads(done.stdout)["steps"] == 5
     done = run("simulate", "--shards", "4", "--samples", "40", "--schedule", "none.json")
     assert "--schedule none.json" in done.stderr
+
+
+@pytest.mark.parametrize("tail", ["short", "drop", "pad"])
+def test_ranks_of_other_weights_share_the_same_global_batches(sources: list[SampleIndex], tail: Any) -> None:
+    def made(rank: int, ranks: int, **how: Any) -> Any:
+        return ais_loader(
+            pipe_over(sources[1], tail=tail), global_batch=12, rank=rank, world_size=ranks, **how
+        )
+
+    with made(0, 1) as loader:
+        whole = [set(batch) for batch in some(loader, 7)]
+    parts, states = [], []
+    for rank in range(3):
+        with made(rank, 3, rank_weights=[3, 1, 2]) as loader:
+            parts.append([batch[0].tolist() for batch in loader])
+            assert len(parts[-1]) == len(whole[: 3 if tail == "drop" else 4])
+            states.append(loader.state_dict())
+    assert [len(part[0]) for part in parts] == [6, 2, 4]
+    assert [set().union(*steps) for steps in zip(*parts, strict=True)] == whole[: len(parts[0])]
+    assert states[0] == states[1] == states[2]
+    with made(1, 2, rank_weights=[1, 3]) as loader:
+        loader.load_state_dict(states[0])
+        assert len(some(loader, 1)[0]) == 9
+
+
+def test_rank_weights_that_cannot_be_are_told(sources: list[SampleIndex]) -> None:
+    for wrong, says in (
+        ([1, 2, 3], "has 3 numbers, and there are 2 ranks"),
+        ([1, 100], "leaves a rank without any"),
+    ):
+        with (
+            ais_loader(pipe_over(sources[1]), rank_weights=wrong, rank=0, world_size=2) as loader,
+            pytest.raises(UsageError, match=says),
+        ):
+            next(iter(loader))
+    for bad in ([0, 1], [1.5, 1]):
+        with pytest.raises((UsageError, ArgumentError), match="rank_weights"):
+            ais_loader(pipe_over(sources[1]), rank_weights=bad, rank=0, world_size=2)
