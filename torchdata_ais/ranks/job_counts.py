@@ -207,6 +207,7 @@ class JobCounts:
             self._turns.append(replicas.exchange)
         self._gone = self._is_failure_told = False
         self._iterations = 0
+        self._due = 0.0
         self._turn = threading.Lock()
 
     def running(self, epoch: int) -> AbstractContextManager[None]:
@@ -297,9 +298,15 @@ class JobCounts:
 
     def _run(self, epoch: int, over: threading.Event) -> None:
         pause_s = interval_of(self._ranks.rank, self._ranks.world_size)
-        exchange: Callable[[], object] = partial(self._compare_epochs, epoch)
-        while not over.wait(pause_s) and self._goes_on(exchange):
-            exchange = self.exchange_next
+        self._due = self._due or time.monotonic() + pause_s  # kept from epoch to epoch: they may be shorter
+        is_compared = False
+        while not over.wait(max(0.0, self._due - time.monotonic())):
+            self._due = time.monotonic() + pause_s
+            if not is_compared and not self._goes_on(partial(self._compare_epochs, epoch)):
+                return
+            is_compared = True
+            if not self._goes_on(self.exchange_next):
+                return
 
     def _goes_on(self, exchange: Callable[[], object]) -> bool:
         try:
