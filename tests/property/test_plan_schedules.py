@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchdata_ais import Schedule
+from torchdata_ais.errors import UsageError
 from torchdata_ais.plan import Changes, EndlessOrder, Order, Run, Sources
 from torchdata_ais.plan.mixture import DENOMINATOR
 
@@ -156,7 +157,11 @@ def test_promise_3_an_epoch_without_epoch_steps_has_each_sample_once_whatever_th
 ) -> None:
     schedule = data.draw(schedules(1, with_weights=False))
     sources = Sources((samples,), shuffle="samples", tail=tail, changes=schedule.changes((DENOMINATOR,)))
-    run = Run.begun(sources, 1, 5, ranks).checked()
+    try:
+        run = Run.begun(sources, 1, 5, ranks).checked()
+    except UsageError as error:
+        assert "without a step" in error.what
+        return
     dropped = any(how == "drop" for _, _, how in schedule.skips)
     step, whole = 0, []
     for number in range(6):
@@ -256,3 +261,15 @@ def test_a_rest_of_exactly_one_batch_is_a_step_of_its_epoch() -> None:
     run = Run.begun(Sources((12,), tail="drop", changes=Changes(batches=((1, 8),))), 0, 4)
     assert run.epoch(0).steps == 2
     assert run.positions(1).tolist() == list(range(4, 12))
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "empty"), [(5, 10, 1), (0, 5, 0), (3, 14, 1), (6, 10, None), (3, 9, None)]
+)
+def test_a_skip_that_leaves_an_epoch_without_a_step_is_told(begin: int, end: int, empty: int | None) -> None:
+    run = Run.begun(Sources((20,), changes=Changes(skips=((begin, end, "drop"),))), 0, 4)
+    if empty is None:
+        assert min(run.checked().epoch(number).steps for number in range(4)) > 0
+        return
+    with pytest.raises(UsageError, match=f"leaves epoch {empty} without a step"):
+        run.checked()

@@ -585,7 +585,7 @@ class PlannedRunner(EpochRunner):
         step = whole_number(step, "step", most=(1 << 62) // last.global_batch)
         if step < last.step:
             raise UsageError.at(
-                f"step {step} lies before step {last.step}, where the state was taken that was loaded with a change",
+                f"step {step} lies before step {last.step}, where batch, weights, sources or schedule were changed",
                 todo="ask a loader as it was before the change",
             )
         run.check_step(step)

@@ -704,7 +704,21 @@ class Run:
             raise too_large(max(batches), shortest)
         for batch in batches:
             Slots(batch, batch, self.ranks, shares=self.shares)
+        for begin, end, how in self.sources.changes.skips if self.sources.epoch_steps is None else ():
+            if how == "drop" and begin >= last.step:
+                self._check_skip(begin, end)
         return self
+
+    def _check_skip(self, begin: int, end: int) -> None:
+        """Raise `UsageError` if skipped steps are all those of an epoch."""
+        epoch = self.epoch_of(begin)
+        while epoch.steps and epoch.end < end:
+            epoch = self.epoch(epoch.number + 1)
+        if not epoch.steps:
+            raise UsageError.at(
+                f"skip of steps {begin} to {end} leaves epoch {epoch.number} without a step",
+                todo="skip fewer steps, or begin behind them: start_step=",
+            )
 
     def never_drawn(self) -> list[int]:
         """Return sources with a weight at the end that no epoch draws from."""
