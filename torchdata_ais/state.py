@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 import xxhash
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from torchdata_ais.errors import StateError
 
@@ -347,6 +347,22 @@ class Segment(_Row):
         _require(whole, "an epoch of it has given more samples than were drawn")
 
 
+class EpochPart(_Row):
+    """The beginning of an epoch, and what a run by index has returned of it.
+
+    Attributes:
+        step: Its first step.
+        position: Its first position.
+        given: How many samples of each source it has returned, since its last change; empty between epochs.
+        left: How many it has left; empty likewise.
+    """
+
+    step: _Count = 0
+    position: _Count = 0
+    given: list[_Count] = []
+    left: list[_Count] = []
+
+
 class EpochShare(_Row):
     """Samples of an epoch that a worker has returned.
 
@@ -394,10 +410,7 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
         position: The first position of the next one.
         epoch: The epoch of that position.
         draws: How many samples of each source are before it.
-        epoch_step: The first step of that epoch.
-        epoch_position: The first position of that epoch.
-        given: How many samples of each source that epoch has returned, since its last change; empty between epochs.
-        left: How many it has left; empty likewise.
+        within: The beginning of that epoch, and what came of it.
     """
 
     removed: list[_Count] = []
@@ -409,10 +422,7 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
     position: _Count
     epoch: _Count
     draws: list[_Count]
-    epoch_step: _Count = 0
-    epoch_position: _Count = 0
-    given: list[_Count] = []
-    left: list[_Count] = []
+    within: EpochPart = field(default_factory=EpochPart)
 
     def __post_init__(self) -> None:
         segments = self.segments
@@ -432,10 +442,10 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
             self.epoch,
             last.global_batch,
             self.draws,
-            self.epoch_step,
-            self.epoch_position,
-            self.given,
-            self.left,
+            self.within.step,
+            self.within.position,
+            self.within.given,
+            self.within.left,
         )
         for before, after in pairwise([*segments, end]):
             _require(

@@ -157,11 +157,12 @@ def test_promise_3_an_epoch_without_epoch_steps_has_each_sample_once_whatever_th
 ) -> None:
     schedule = data.draw(schedules(1, with_weights=False))
     sources = Sources((samples,), shuffle="samples", tail=tail, changes=schedule.changes((DENOMINATOR,)))
-    try:
-        run = Run.begun(sources, 1, 5, ranks).checked()
-    except UsageError as error:
-        assert "without a step" in error.what
+    run = Run.begun(sources, 1, 5, ranks)
+    if any(not run.epoch(number).steps for number in range(12)):
+        with pytest.raises(UsageError, match="without a step"):
+            run.checked()
         return
+    run.checked()
     dropped = any(how == "drop" for _, _, how in schedule.skips)
     step, whole = 0, []
     for number in range(6):

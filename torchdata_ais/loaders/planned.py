@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -25,7 +25,7 @@ from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources
 from torchdata_ais.plan.changes import Skip
 from torchdata_ais.reading.planned import PlannedData
-from torchdata_ais.state import PlanState, Segment, damaged
+from torchdata_ais.state import EpochPart, PlanState, Segment, damaged
 
 _log = logging.getLogger("torchdata_ais")
 _MOST_BATCH = 1 << 31
@@ -208,10 +208,7 @@ class RunUnderWay:
             position=position,
             epoch=epoch.number,
             draws=list(run.counts(position)),
-            epoch_step=epoch.first_step,
-            epoch_position=epoch.first_position,
-            given=list(given),
-            left=list(left),
+            within=EpochPart(epoch.first_step, epoch.first_position, list(given), list(left)),
         )
 
     def _changes_text(self) -> str:
@@ -265,7 +262,7 @@ class RunUnderWay:
     def _change(self, step: int, schedule: Schedule) -> None:
         before, self.step, self._coming = self.changes_by_step, step, None
         state, begun = self.state(), self._segments[-1]
-        self.schedule = schedule.since(step, state.epoch_step)
+        self.schedule = schedule.since(step, state.within.step)
         new_order = (before.weights, before.max_repeats) != (schedule.weights, schedule.max_repeats)
         segment = _changed_segment(
             state, self._run_sources(), self.global_batch(), begun, new_order=new_order
@@ -326,7 +323,8 @@ class RunUnderWay:
             return
         run = self.run()
         epoch = run.epoch_of(state.step)
-        saved = (state.position, state.epoch, tuple(state.draws), state.epoch_step, state.epoch_position)
+        within = state.within
+        saved = (state.position, state.epoch, tuple(state.draws), within.step, within.position)
         planned = (run.position(state.step), epoch.number, run.counts(state.position))
         if saved != (*planned, epoch.first_step, epoch.first_position):
             raise damaged("its numbers are not those of its step")
@@ -346,8 +344,8 @@ def _changed_segment(
     """
     scheduled = sources.epoch_steps is not None and (sources.changes.stages or sources.changes.most)
     begins_order = new_order or bool(scheduled) or (sources.tail == "drop" and len(sources.samples) > 1)
-    none = [0] * len(state.draws)
-    given, left = (state.given or none, state.left or none) if begins_order else ([], [])
+    none, within = [0] * len(state.draws), state.within
+    given, left = (within.given or none, within.left or none) if begins_order else ([], [])
     return RunSegment(
         state.step,
         state.position,
@@ -355,8 +353,8 @@ def _changed_segment(
         sources.changes.batch_at(state.step, batch),
         sources.weights_at(state.step) if new_order or scheduled else begun.weights,
         _filled(state.draws, sources),
-        state.epoch_step,
-        state.epoch_position,
+        within.step,
+        within.position,
         _filled(given, sources) if begins_order else (),
         _filled(left, sources) if begins_order else (),
     )
@@ -404,7 +402,7 @@ def _segment(saved: Segment, sources: Sources) -> RunSegment:
     )
 
 
-def _filled(numbers: list[int], sources: Sources) -> tuple[int, ...]:
+def _filled(numbers: Sequence[int], sources: Sources) -> tuple[int, ...]:
     """Return numbers, one a source of the run: 0 for those that came later."""
     return tuple(numbers) + (0,) * (len(sources.samples) - len(numbers))
 

@@ -20,7 +20,7 @@ from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.ranks.intervals import spread_of, usual_interval
 from torchdata_ais.reading.planned import Traffic, traffic_of
 from torchdata_ais.reading.requests import Wanted
-from torchdata_ais.state import PlanState, Segment, to_plain
+from torchdata_ais.state import EpochPart, PlanState, Segment, to_plain
 from torchdata_ais.store import StoreOptions
 
 _PAGE = 10_000  # objects in a page of a listing of AIStore's own buckets; other listings often have 1,000
@@ -281,8 +281,7 @@ def _state_bytes(run: Run, samples: int) -> int:
         position=samples,
         epoch=1,
         draws=[samples],
-        epoch_step=run.epoch(0).end,
-        epoch_position=samples,
+        within=EpochPart(run.epoch(0).end, samples),
     )
     return len(json.dumps(to_plain(state)))
 
