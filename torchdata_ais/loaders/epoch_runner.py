@@ -41,6 +41,7 @@ class EpochOptions:
         tail: By index, the treatment of a remainder; None: as the reader has it.
         schedule: By index, changes by step.
         rank_weights: By index, the shares of the ranks in a global batch; empty for equal ones.
+        micro_batches: By index, the batches of a rank in a step.
     """
 
     seed: int
@@ -49,6 +50,7 @@ class EpochOptions:
     tail: Tail | None
     schedule: Schedule = field(default_factory=Schedule)
     rank_weights: tuple[int, ...] = ()
+    micro_batches: int = 1
 
 
 def another_epoch(wanted: int, under_way: int) -> UsageError:

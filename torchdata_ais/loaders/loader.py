@@ -74,9 +74,9 @@ def runner_of(
     planned = check_planned(pipe)
     if isinstance(planned, AISSampleReader):
         return PlannedRunner(pipe, planned, how, given, meeting)
-    if given.global_batch is not None or given.tail is not None or given.schedule or given.rank_weights:
+    if given != EpochOptions(given.seed, given.epoch_steps, None, None):
         raise UsageError.at(
-            "global_batch=, tail=, rank_weights= and schedule= are for pipes that read by index",
+            "global_batch=, tail=, rank_weights=, micro_batches= and schedule= are for pipes that read by index",
             todo="begin the pipe with .read_samples(), or use epoch_steps=",
         )
     return runner_class(given.epoch_steps)(pipe, how, given, meeting)
@@ -187,6 +187,9 @@ class AISLoader:
         tail: By index, the treatment of a remainder; see `AISSampleReader`.
         rank_weights: By index, a whole number for each rank: its share of the global batch, where some GPUs are faster
             than others. None: equal shares. Global batches and states are the same with any shares.
+        micro_batches: By index, how many batches of each rank make a step of the optimizer. Steps, states, schedule and
+            `samples_of` count such steps; a state taken within one begins it again. ``.batched(n)`` is then the size of
+            a micro-batch, ``global_batch=`` counts the samples of a step.
         schedule: By index, changes by step: a `Schedule`, or its JSON value.
         start_step: By index, the step of the run to begin at, as if its state had been loaded: with the same data, seed
             and global batch it gives the same batches. `load_state_dict` takes its place.
@@ -259,6 +262,7 @@ class AISLoader:
         global_batch: int | None = None,
         tail: Tail | None = None,
         rank_weights: Sequence[int] | None = None,
+        micro_batches: int = 1,
         schedule: Schedule | Mapping[str, Any] | None = None,
         start_step: int = 0,
         rank: int | None = None,
@@ -296,7 +300,10 @@ class AISLoader:
                 )
             how = EngineOptions(num_workers, prefetch, multiprocessing_context, stall_after, records)
             shares = tuple(whole_number(one, "rank_weights", 1, _MOST_STEPS) for one in rank_weights or ())
-            given = EpochOptions(seed, epoch_steps, global_batch, tail, Schedule.of(schedule), shares)
+            check_number(micro_batches, 1, "micro_batches")
+            given = EpochOptions(
+                seed, epoch_steps, global_batch, tail, Schedule.of(schedule), shares, micro_batches
+            )
             self._runner = runner_of(pipe, how, given, self._meeting)
             if whole_number(start_step, "start_step", most=_MOST_STEPS):
                 self._runner.start_at(start_step)

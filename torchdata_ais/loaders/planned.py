@@ -22,7 +22,7 @@ from torchdata_ais.pipes.base.upstream import upstream
 from torchdata_ais.pipes.planned.batches import SlotBatcher, not_steps
 from torchdata_ais.pipes.planned.stage import Share, Task
 from torchdata_ais.pipes.read_samples import AISSampleReader
-from torchdata_ais.plan import PLAN_VERSION, Epoch, Run, RunSegment, Sources
+from torchdata_ais.plan import PLAN_VERSION, Epoch, MicroRun, Run, RunSegment, Sources
 from torchdata_ais.plan.changes import Skip
 from torchdata_ais.reading.planned import PlannedData
 from torchdata_ais.state import EpochPart, PlanState, Segment, damaged
@@ -98,7 +98,7 @@ class RunUnderWay:
                 f"{ranks} ranks of {self.workers} workers share batches, and nothing says what a batch is",
                 todo="put .batched(n) below .read_samples(), or pass global_batch= to ais_loader",
             )
-        return (self.batch or 1) * ranks
+        return (self.batch or 1) * ranks * self.given.micro_batches
 
     def run(self) -> Run:
         """Return the run at its current position.
@@ -132,7 +132,13 @@ class RunUnderWay:
                 f"rank_weights= has {len(shares)} numbers, and there are {ranks} ranks",
                 todo="give one for each rank",
             )
-        return Run(self._run_sources(), self.given.seed, segments, ranks=ranks, shares=shares).checked()
+        run = Run(self._run_sources(), self.given.seed, segments, ranks=ranks, shares=shares).checked()
+        if run.smallest_slice() < self.given.micro_batches:
+            raise UsageError.at(
+                f"micro_batches={self.given.micro_batches}, and a rank has {run.smallest_slice()} samples of a step",
+                todo="use a larger global batch, or fewer micro-batches",
+            )
+        return run
 
     def _names(self) -> list[str]:
         """Return the digests of all sources of the run, removed ones included."""
@@ -455,12 +461,13 @@ class PlannedRunner(EpochRunner):
         self._not_steps: str | None = None
         self._begun_at: int | None = None
         self._loaded = False
-        self._came = 0
+        self._came = self._parts_given = 0  # batches of the epoch, and of a step that is not whole yet
+        self._micro = given.micro_batches
         self._changes = 0  # of the schedule, equal on all ranks
 
     def _why_not_steps(self) -> str | None:
         """Return why the items of the pipe are not the run's steps, or None."""
-        return not_steps(self._pipe, self._under_way.global_batch() // self.meeting.world.size)
+        return not_steps(self._pipe, self._under_way.global_batch() // self.meeting.world.size // self._micro)
 
     @property
     @override
@@ -468,7 +475,7 @@ class PlannedRunner(EpochRunner):
         why = self._why_not_steps()
         if why is not None:
             raise TypeError(f"how many items come is not known before: {why}")
-        return self._current().steps
+        return self._current().steps * self._micro
 
     @property
     @override
@@ -485,7 +492,7 @@ class PlannedRunner(EpochRunner):
     @override
     def steps_given(self, step: int) -> int:
         run = self._under_way
-        return run.run().count_steps(self._current().first_step, run.step)
+        return run.run().count_steps(self._current().first_step, run.step) * self._micro + self._parts_given
 
     def _current(self) -> Epoch:
         """Return the current epoch, also after its last step.
@@ -503,6 +510,7 @@ class PlannedRunner(EpochRunner):
             "global_batch": run.global_batch(),
             "order": run.order(),
             "schedule": run.changes_by_step.digest(),
+            "micro_batches": self._micro,
             "rank_weights": list(self._under_way.given.rank_weights),
             "step": step,  # ranks that begin at different steps would end at different ones
         }
@@ -515,7 +523,7 @@ class PlannedRunner(EpochRunner):
         if run.adopt() and not self._loaded:
             run.step = run.begin_of(epoch)
         run.run().check_step(run.run().next_given(run.step))
-        self._loaded, self._begun_at = False, None
+        self._loaded, self._begun_at, self._parts_given = False, None, 0
         return self._under_way.epoch().number, self.steps_given(0)
 
     @override
@@ -531,7 +539,10 @@ class PlannedRunner(EpochRunner):
             plans = []
             for worker, plan in enumerate(self._fresh(number)):
                 share = Share(world.rank, world.size, worker, self.workers, not world.processes)
-                plans.append(replace(plan, task=Task(run, share, step, places)))
+                task = Task(run, share, step, places)
+                if self._micro > 1:
+                    task = task._replace(run=MicroRun(run, self._micro), step=step * self._micro)
+                plans.append(replace(plan, task=task))
             steps = self._watched(plans)
             while (given := next(steps, None)) is not None:
                 yield given
@@ -549,19 +560,21 @@ class PlannedRunner(EpochRunner):
     def record_output(self, worker: int, state: bytes | None) -> None:
         if self._not_steps is None:
             run = self._under_way
-            run.step = run.run().next_given(run.step) + 1
             self._came += 1
+            self._parts_given = (self._parts_given + 1) % self._micro
+            if not self._parts_given:
+                run.step = run.run().next_given(run.step) + 1
 
     @override
     def given(self, step: int) -> int:
-        return self._under_way.step - 1
+        return self._under_way.step * self._micro + self._parts_given - 1
 
     @override
     def finish(self) -> None:
         if self._begun_at is None:
             return
         run = self._under_way
-        left = run.steps_left(self._epoch.number)
+        left = run.steps_left(self._epoch.number) * self._micro - self._parts_given
         if self._not_steps is None and left:
             raise UsageError.at(
                 f"{self._came} batches came of the {self._came + left} that were planned",
@@ -606,7 +619,7 @@ class PlannedRunner(EpochRunner):
     @override
     def start_at(self, step: int) -> None:
         self._under_way.step = step
-        self._loaded, self._begun_at = True, None
+        self._loaded, self._begun_at, self._parts_given = True, None, 0
 
     @property
     @override
@@ -651,7 +664,8 @@ class PlannedRunner(EpochRunner):
             UsageError: Another rank says something else; or the schedule cannot be.
         """
         self._changes += 1
-        step, ranks = self._under_way.run().next_given(self._under_way.step), self.meeting.ranks
+        here = self._under_way.step + (self._parts_given > 0)
+        step, ranks = self._under_way.run().next_given(here), self.meeting.ranks
         if ranks is not None:
             key = f"{name}/{self._changes}"
             ranks.tell(f"{key}/{ranks.rank}", json.dumps([step, said]))
@@ -674,4 +688,4 @@ class PlannedRunner(EpochRunner):
     @override
     def load(self, state: object, allow: Collection[str]) -> None:
         self._under_way.load(check_plan_state(state), allow)
-        self._loaded, self._begun_at = True, None
+        self._loaded, self._begun_at, self._parts_given = True, None, 0

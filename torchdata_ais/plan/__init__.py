@@ -7,7 +7,7 @@ from torchdata_ais.plan.changes import Changes
 from torchdata_ais.plan.mixture import DENOMINATOR, Quota, round_weights
 from torchdata_ais.plan.order import Draws, EndlessOrder, MixedOrder, Order, Stop
 from torchdata_ais.plan.permutation import Permutation
-from torchdata_ais.plan.run import PLAN_VERSION, Epoch, Run, RunSegment, Shuffle, Sources
+from torchdata_ais.plan.run import PLAN_VERSION, Epoch, MicroRun, Run, RunSegment, Shuffle, Sources
 from torchdata_ais.plan.steps import Slots, Tail
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Draws",
     "EndlessOrder",
     "Epoch",
+    "MicroRun",
     "MixedOrder",
     "Order",
     "Permutation",

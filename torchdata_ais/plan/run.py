@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.plan.changes import NO_CHANGES, Changes, Skip
@@ -720,6 +720,16 @@ class Run:
                 todo="skip fewer steps, or begin behind them: start_step=",
             )
 
+    def smallest_slice(self) -> int:
+        """Return the fewest positions of a rank in a whole global batch."""
+        last = self.segments[-1]
+        batches = [
+            last.global_batch,
+            *(batch for step, batch in self.sources.changes.batches if step > last.step),
+        ]
+        slots = Slots(min(batches), min(batches), self.ranks, shares=self.shares)
+        return min(slots.size(0, rank) for rank in (range(self.ranks) if self.shares else (0,)))
+
     def never_drawn(self) -> list[int]:
         """Return sources with a weight at the end that no epoch draws from."""
         order = self._parts[0].order
@@ -806,6 +816,85 @@ class Run:
         It has another global batch, or also other weights.
         """
         return self._parts[self._part_of(step)].segment(step, global_batch, weights)
+
+
+class MicroRun(Run):
+    """A run whose steps are given in parts, the micro-batches.
+
+    Part `m` of step `s` has the number ``s * parts + m``; so have all steps that are taken and returned here.
+
+    Args:
+        whole: The run.
+        parts: Parts of a step.
+
+    Example:
+        >>> run = MicroRun(Run.begun(Sources((10,)), 0, 5), 2)
+        >>> [run.positions(number).tolist() for number in range(4)], run.epoch_of(3).end
+        ([[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]], 4)
+    """
+
+    def __init__(self, whole: Run, parts: int) -> None:
+        self.sources, self.seed, self.ranks, self.segments = (
+            whole.sources,
+            whole.seed,
+            whole.ranks,
+            whole.segments,
+        )
+        self._whole, self._count = whole, parts
+
+    @override
+    def epoch_of(self, step: int) -> Epoch:
+        epoch, parts = self._whole.epoch_of(step // self._count), self._count
+        return replace(
+            epoch,
+            step=epoch.step * parts,
+            first_step=epoch.first_step * parts,
+            end=epoch.end * parts,
+            steps=epoch.steps * parts,
+        )
+
+    @override
+    def given_steps(self, begin: int, end: int) -> Sequence[int]:
+        steps = self._whole.given_steps(begin // self._count, -(-end // self._count))
+        numbers = (step * self._count + part for step in steps for part in range(self._count))
+        return [number for number in numbers if begin <= number < end]
+
+    @override
+    def given(self, epoch: Epoch, rank: int = 0) -> int:
+        return self._whole.given(self._whole.epoch_of(epoch.step // self._count), rank)
+
+    @override
+    def positions(self, step: int, rank: int = 0) -> Integers:
+        number, part = divmod(step, self._count)
+        return self._part_of_slice(self._whole.positions(number, rank), part)
+
+    @override
+    def size(self, step: int, rank: int = 0) -> int:
+        return len(self.positions(step, rank))
+
+    @override
+    def steps_before(self, step: int, rank: int) -> Iterator[tuple[int, list[Integers]]]:
+        ranks = [(rank + other) % self.ranks for other in range(self.ranks)]
+        for number in range(step - 1, step - step % self._count - 1, -1):
+            yield number, [self.positions(number, one) for one in ranks]
+        for number, slices in self._whole.steps_before(step // self._count, rank):
+            for part in reversed(range(self._count)):
+                yield number * self._count + part, [self._part_of_slice(one, part) for one in slices]
+
+    @override
+    def at(self, positions: npt.ArrayLike) -> Draws:
+        return self._whole.at(positions)
+
+    def _part_of_slice(self, positions: Integers, part: int) -> Integers:
+        """Return a part of the positions of a rank.
+
+        If there are fewer than parts, some come twice.
+        """
+        begin, end = part * len(positions) // self._count, (part + 1) * len(positions) // self._count
+        if begin == end:
+            begin = min(begin, len(positions) - 1)
+            end = begin + 1
+        return positions[begin:end]
 
 
 def _begun(segments: Sequence[RunSegment]) -> list[RunSegment]:

@@ -422,3 +422,88 @@ def test_rank_weights_that_cannot_be_are_told(sources: list[SampleIndex]) -> Non
     for bad in ([0, 1], [1.5, 1]):
         with pytest.raises((UsageError, ArgumentError), match="rank_weights"):
             ais_loader(pipe_over(sources[1]), rank_weights=bad, rank=0, world_size=2)
+
+
+def grouped(batches: list[list[int]], parts: int) -> list[set[int]]:
+    """Return the samples of each optimizer step."""
+    assert len(batches) % parts == 0
+    return [set().union(*batches[at : at + parts]) for at in range(0, len(batches), parts)]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(3, marks=pytest.mark.ci)])
+@pytest.mark.parametrize(("ranks", "parts"), [(1, 3), (2, 2), (2, 3)])
+def test_micro_batches_are_parts_of_the_same_steps(
+    sources: list[SampleIndex], ranks: int, parts: int, workers: int
+) -> None:
+    def made(rank: int, ranks: int, **how: Any) -> Any:
+        return ais_loader(
+            pipe_over(sources[1]), global_batch=12, schedule={"skip": [[5, 6, "drop"]]}, rank=rank, world_size=ranks,
+            **how,
+        )  # fmt: skip
+
+    with made(0, 1) as loader:
+        batches = all_batches(loader)
+        whole = [set(batch) for batch in islice(batches, 10)]
+        last = loader.state_dict()
+    got, states = [], []
+    for rank in range(ranks):
+        with made(rank, ranks, micro_batches=parts, num_workers=workers) as loader:
+            assert (len(loader), loader.steps_left) == (4 * parts, 4 * parts)
+            batches = all_batches(loader)
+            got.append(grouped(list(islice(batches, 10 * parts)), parts))
+            states.append(loader.state_dict())
+            assert loader.step == last["step"]
+            assert keys(loader.samples_of(1)) == whole[1]
+    assert [set().union(*steps) for steps in zip(*got, strict=True)] == whole
+    assert states == [last] * ranks
+
+
+def test_a_state_within_micro_batches_begins_the_step_again(sources: list[SampleIndex]) -> None:
+    def made(**how: Any) -> Any:
+        return ais_loader(pipe_over(sources[1], 4), micro_batches=3, seed=4, **how)
+
+    with made() as loader:
+        whole = list(islice(all_batches(loader), 30))
+    for taken in range(1, 13):
+        with made() as loader:
+            batches = all_batches(loader)
+            assert list(islice(batches, taken)) == whole[:taken]
+            assert loader.steps_left == (len(loader) - taken) % len(loader) or taken == 12
+            state = loader.state_dict()
+            assert loader.step == state["step"] == taken // 3
+        with made() as loader:
+            loader.load_state_dict(state)
+            assert list(islice(all_batches(loader), 6)) == whole[taken // 3 * 3 : taken // 3 * 3 + 6]
+        with ais_loader(pipe_over(sources[1], 4), micro_batches=2, global_batch=12, seed=4) as loader:
+            loader.load_state_dict(state)
+            step = grouped(list(islice(all_batches(loader), 2)), 2)
+            assert step == grouped(whole[taken // 3 * 3 : taken // 3 * 3 + 3], 3)
+    with made() as loader:
+        batches = all_batches(loader)
+        assert list(islice(batches, 4)) == whole[:4]
+        assert loader.skip(1) == 2  # the step under way goes on
+        assert list(islice(batches, 5)) == whole[4:6] + whole[9:12]
+
+
+def test_micro_batches_that_cannot_be_are_told(sources: list[SampleIndex]) -> None:
+    with (
+        ais_loader(pipe_over(sources[1]), micro_batches=5, global_batch=4) as loader,
+        pytest.raises(UsageError, match="micro_batches=5, and a rank has 4 samples of a step"),
+    ):
+        next(iter(loader))
+    with pytest.raises(UsageError, match="micro_batches=0"):
+        ais_loader(pipe_over(sources[1]), micro_batches=0)
+
+
+def test_an_empty_micro_batch_is_replaced_from_its_own_step(sources: list[SampleIndex]) -> None:
+    pipe = pipe_over(sources[1], 4, shuffle=None, empty="repeat")
+    schedule = Schedule(exclude={0: range(16, 20)})
+    with ais_loader(pipe, micro_batches=2, schedule=schedule) as loader:
+        batches = [batch[0].tolist() for batch in loader]
+    assert (
+        batches[4] == batches[3] == [1012, 1013, 1014, 1015]
+    )  # it is the first part: the step before is nearest
+    schedule = Schedule(exclude={0: range(12, 16)})
+    with ais_loader(pipe, micro_batches=2, schedule=schedule) as loader:
+        batches = [batch[0].tolist() for batch in loader]
+    assert batches[3] == batches[2] == [1008, 1009, 1010, 1011]
