@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -52,19 +53,22 @@ def texts() -> Iterator[tuple[str, str]]:
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno}", text_of(node)
 
 
-TEXTS = list(texts())
+@cache
+def all_texts() -> list[tuple[str, str]]:
+    return list(texts())
 
 
-def found(pattern: str) -> list[Any]:
-    """Return the places and groups of all matches, a test case each."""
-    cases: dict[Any, str] = {}
-    for place, text in TEXTS:
+@cache
+def found(pattern: str) -> dict[tuple[str, ...], str]:
+    """Return the groups of all matches, each with its first place.
+
+    Loops, not test cases: each process that collects tests would parse the whole package.
+    """
+    cases: dict[tuple[str, ...], str] = {}
+    for place, text in all_texts():
         for match in re.finditer(pattern, text):
             cases.setdefault(match.groups(), place)
-    return [
-        pytest.param(*groups, id=f"{place}-{'-'.join(map(str, groups))}"[:90])
-        for groups, place in cases.items()
-    ]
+    return cases
 
 
 def functions(name: str) -> list[Callable[..., Any]]:
@@ -95,53 +99,52 @@ def options(function: Callable[..., Any]) -> set[str]:
     return names
 
 
-CALLS = found(r"([\w.]*\w)\(((?:[^()]|\([^()]*\))*=(?:[^()]|\([^()]*\))*)\)")
+CALLS = r"([\w.]*\w)\(((?:[^()]|\([^()]*\))*=(?:[^()]|\([^()]*\))*)\)"
+COMMANDS = r"torchdata-ais ([a-z][\w-]*)((?: --[\w-]+)*)"
+STAGES = r"(?<![\w.)\]])\.([a-z_]{4,})\("
+INSTALLED = r"pip install (?:-U )?\"?([a-z][\w.-]*\w)"
 
 
 def test_enough_is_found() -> None:
-    assert len(CALLS) > 40
-    assert len(COMMANDS) > 12
-    assert len(STAGES) > 25
+    assert [len(found(one)) > least for one, least in ((CALLS, 40), (COMMANDS, 12), (STAGES, 25))] == [
+        True
+    ] * 3
+    assert found(INSTALLED)
 
 
-@pytest.mark.parametrize(("name", "given"), CALLS)
-def test_an_option_of_a_call_exists(name: str, given: str) -> None:
-    last = name.rpartition(".")[2]
-    named = set(re.findall(r"(?<![\w.])([a-z_]+)=(?!=)", re.sub(r"\w+\([^()]*\)", "", given)))
-    if last in CHANGEABLE or not named:
-        return
-    if name in OF_OTHERS:
-        assert named <= OF_OTHERS[name]
-        return
-    makers = functions(name)
-    if not makers:
-        pytest.skip(f"{name} is not called by users of the package")
-    assert any(named <= options(maker) for maker in makers), (name, named)
+def test_the_options_of_calls_exist() -> None:
+    checked = 0
+    for (name, given), place in found(CALLS).items():
+        last = name.rpartition(".")[2]
+        named = set(re.findall(r"(?<![\w.])([a-z_]+)=(?!=)", re.sub(r"\w+\([^()]*\)", "", given)))
+        if last in CHANGEABLE or not named:
+            continue
+        if name in OF_OTHERS:
+            assert named <= OF_OTHERS[name], (place, name, named)
+            continue
+        makers = functions(name)  # none: it is not called by users of the package
+        assert not makers or any(named <= options(maker) for maker in makers), (place, name, named)
+        checked += bool(makers)
+    assert checked > 30
 
 
-COMMANDS = found(r"torchdata-ais ([a-z][\w-]*)((?: --[\w-]+)*)")
-
-
-@pytest.mark.parametrize(("name", "given"), COMMANDS)
-def test_a_command_and_its_options_exist(name: str, given: str) -> None:
+def test_the_commands_and_their_options_exist() -> None:
     group: Any = typer.main.get_command(app)
-    command = group.commands[name]
-    known = {option for one in command.params for option in [*one.opts, *one.secondary_opts]}
-    assert set(given.split()) <= known | {"--help", "--debug"}
+    for (name, given), place in found(COMMANDS).items():
+        assert name in group.commands, (place, name)
+        command = group.commands[name]
+        known = {option for one in command.params for option in [*one.opts, *one.secondary_opts]}
+        assert set(given.split()) <= known | {"--help", "--debug"}, (place, name, given)
 
 
-STAGES = found(r"(?<![\w.)\]])\.([a-z_]{4,})\(")
-
-
-@pytest.mark.parametrize("name", STAGES)
-def test_a_stage_exists(name: str) -> None:
+def test_the_stages_exist() -> None:
     methods = (torchdata_ais.SampleIndex, torchdata_ais.ais_loader, local.LocalCluster, torch.Tensor)
-    assert name in IterDataPipe.functions or any(hasattr(one, name) for one in methods)
+    for (name,), place in found(STAGES).items():
+        assert name in IterDataPipe.functions or any(hasattr(one, name) for one in methods), (place, name)
 
 
-@pytest.mark.parametrize("package", found(r"pip install (?:-U )?\"?([a-z][\w.-]*\w)"))
-def test_a_package_to_install_is_known(package: str) -> None:
-    assert package in PACKAGES
+def test_the_packages_to_install_are_known() -> None:
+    assert {package for (package,) in found(INSTALLED)} <= PACKAGES
 
 
 RENAMED = {

@@ -308,7 +308,9 @@ def test_streams_have_no_schedule(tmp_path: Path) -> None:
                 call()
 
 
-def of_ranks(sources: list[SampleIndex], calls: dict[int, dict[int, Any]], steps: int) -> list[Any]:
+def of_ranks(
+    sources: list[SampleIndex], calls: dict[int, dict[int, Any]], steps: int, schedules: Any = (RICH, RICH)
+) -> list[Any]:
     """Return what two ranks with a common store get; `calls` are made on each after a number of its batches."""
     store, found = HashStore(), [None, None]
 
@@ -316,7 +318,12 @@ def of_ranks(sources: list[SampleIndex], calls: dict[int, dict[int, Any]], steps
         got: list[Any] = []
         try:
             with ais_loader(
-                rich_pipe(sources), schedule=RICH, rank=rank, world_size=2, store=store, rank_timeout_s=20
+                rich_pipe(sources),
+                schedule=schedules[rank],
+                rank=rank,
+                world_size=2,
+                store=store,
+                rank_timeout_s=20,
             ) as loader:
                 batches = all_batches(loader)
                 for number in range(steps):
@@ -362,6 +369,13 @@ def test_ranks_that_change_the_schedule_in_different_ways_are_told(sources: list
     for rank, got in enumerate(found):
         assert isinstance(got[-1], UsageError)
         assert f"Rank {1 - rank} changes the schedule" in str(got[-1])
+
+
+def test_ranks_that_are_given_different_schedules_are_told(sources: list[SampleIndex]) -> None:
+    other = Schedule.from_json({**RICH.to_json(), "max_repeats": [[3, 3]]})
+    for got in of_ranks(sources, {0: {}, 1: {}}, 2, (RICH, other)):
+        assert isinstance(got[0], UsageError)
+        assert "schedule" in str(got[0])
 
 
 def test_explain_and_the_commands_follow_a_schedule(sources: list[SampleIndex], tmp_path: Path) -> None:
