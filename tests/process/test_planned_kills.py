@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from helpers.waiting import is_living
 
-from torchdata_ais import SampleIndex, ais_loader
+from torchdata_ais import SampleIndex, Schedule, ais_loader
 from torchdata_ais.index import Mixture
 from torchdata_ais.pipes import AISSampleReader
 from torchdata_ais.testing import write_shard
@@ -79,10 +79,28 @@ class Job:
         self.batch = min(dice.randint(4, 13), *map(len, chosen))  # an epoch has at least that many
         self.seed = dice.randrange(1 << 30)
         self.steps = dice.randint(8, 40)
+        self.schedule = self._schedule(dice) if dice.random() < 0.5 else Schedule()
+
+    def _schedule(self, dice: random.Random) -> Schedule:
+        steps = sorted(dice.sample(range(1, 40), 5))
+        count = len(self.mixture.sources)
+        return Schedule(
+            global_batch={steps[0]: dice.randint(3, self.batch), steps[3]: dice.randint(3, self.batch)},
+            weights={(steps[1], steps[2]): [dice.randint(1, 5) for _ in range(count)]},
+            skip={(steps[4], steps[4] + 1): "drop" if self.how["epoch_steps"] else "defer"},
+        )
+
+    def given(self, state: Any) -> int:
+        """How many steps were given before a state."""
+        if state is None:
+            return 0
+        return int(state["step"]) - sum(state["step"] > begin for begin, _, _ in self.schedule.skips)
 
     def loader(self, **how: Any) -> Any:
         reader = AISSampleReader(self.mixture, **self.how).map_sample(with_draw, rng=True)
         pipe = reader.to_tuple("__key__", "draw").batched(4)
+        if self.schedule:
+            how["schedule"] = self.schedule
         return ais_loader(pipe, seed=self.seed, global_batch=self.batch, **how)
 
     def expected(self) -> list[Counter[Row]]:
@@ -100,7 +118,7 @@ def be_rank(job: Job, state: Any, log: Path, how: dict[str, Any]) -> None:
     os.setpgid(0, 0)
     forkserver._forkserver._forkserver_pid = None  # type: ignore[attr-defined]
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # that a worker was killed is no news
-    done = 0 if state is None else state["step"]
+    done = job.given(state)
     with job.loader(**how) as loader, log.open("w") as file:
         if state is not None:
             loader.load_state_dict(state)
@@ -146,7 +164,7 @@ def train(dice: random.Random, job: Job, state: Any, folder: Path, context: str)
     try:
         for process in processes:
             process.start()
-        left = job.steps - (0 if state is None else state["step"])
+        left = job.steps - job.given(state)
         watched, most = dice.randrange(ranks), dice.randint(0, left)
         there, deadline = -1, 0.0
         while (now := len(lines(logs[watched]))) < most and processes[watched].is_alive():
