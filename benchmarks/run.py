@@ -331,6 +331,14 @@ def show(name, case, lines, rounds):
         print(f"| {label} | {spread} | {ratio} | {cpu['median']:.3f} | {cpu_ratio} | {first['median']:.0f} |")
 
 
+def version_of(package):
+    """Return the installed version of a package, or that it is not there."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def surroundings():
     packages = (
         "torchdata-ais",
@@ -350,7 +358,7 @@ def surroundings():
         )
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return {
-        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "versions": {name: version_of(name) for name in packages},
         "python": platform.python_version(),
         "kernel": platform.release(),
         "processor": model or platform.processor(),

@@ -64,7 +64,9 @@ def run(project: str, checkout: Path, listed: Path) -> tuple[int, str]:
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("torchdata.dataloader2") is None, reason="no DataLoader2 of torchdata's"
+    importlib.util.find_spec("torchdata") is None
+    or importlib.util.find_spec("torchdata.dataloader2") is None,
+    reason="no DataLoader2 of torchdata's",
 )
 @pytest.mark.ci
 @pytest.mark.timeout(480)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import linecache
 import os
 import subprocess
 import sys
@@ -286,6 +287,15 @@ def test_a_fingerprint_tells_code_and_settings_apart() -> None:
     without_source = [eval(f"lambda sample: {{'txt': {text!r}}}") for text in (b"a", b"b", b"a")]
     first, second, third = (fingerprint(shard_etl(function)) for function in without_source)
     assert first == third != second
+
+
+def test_a_fingerprint_without_source_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since Python 3.13 ``python -c`` leaves its program where the source of eval() is looked for."""
+    monkeypatch.setitem(linecache.cache, "<string>", (12, None, ["import this\n"], "<string>"))
+    first, second = (
+        fingerprint(shard_etl(eval(f"lambda sample: {{'txt': {text!r}}}"))) for text in (b"a", b"b")
+    )
+    assert first != second
 
 
 def test_members_are_written_by_the_naming_rule(tmp_path: Path) -> None:

@@ -145,10 +145,12 @@ def fingerprint(server: Any) -> str:
     """
     transform = getattr(server, "shard_transform", None)
     subject = server if transform is None else transform.function
+    code = getattr(subject, "__code__", None)
     try:
-        text = textwrap.dedent(inspect.getsource(subject))
+        # Code of eval() and exec() has no source, but Python 3.13 finds that of ``python -c`` under the same name.
+        text = _code_text(code) if code and code.co_filename == "<string>" else ""
+        text = text or textwrap.dedent(inspect.getsource(subject))
     except (OSError, TypeError):
-        code = getattr(subject, "__code__", None)
         text = repr(subject) if code is None else _code_text(code)
     if transform is not None:
         text += repr((transform.decode, sorted(transform.decoder.items()), sorted(transform.packer.items())))
