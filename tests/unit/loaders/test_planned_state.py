@@ -353,3 +353,19 @@ def test_a_state_has_400_bytes_and_32_a_source(tmp_path: Path, count: int) -> No
         more = 100 + 12 * count if change else 0
         assert len(json.dumps(state)) <= 400 + 32 * count + more
         assert len(json.dumps({**state, "draws": [10**9] * count})) <= 400 + 32 * count + more
+
+
+def test_a_change_of_weights_that_leaves_nothing_of_an_epoch_goes_on_with_the_next(
+    sources: list[SampleIndex],
+) -> None:
+    """13 of 13 samples came: with ``stop="first"`` and more weight the next draw would be a repeat."""
+    with ais_loader(pipe_over(mixture(sources, 1, 2), 8)) as loader:
+        assert len(some(loader, 5)) == 5
+        state = loader.state_dict()
+        assert state["draws"][0] == SIZES[0]
+    with ais_loader(pipe_over(mixture(sources, 5, 1), 12)) as loader:
+        loader.load_state_dict(state, allow={"weights", "batch"})
+        assert not loader.under_way
+        first = [number for batch in loader for number in batch[0].tolist()]
+        assert loader.epoch == 1
+    assert len(set(first)) == len(first)
