@@ -29,7 +29,7 @@ def inodes() -> list[str]:
 
 
 def descriptors() -> int:
-    gc.collect(1)  # what tests have just left; all objects of a whole run take most of a second
+    gc.collect()  # descriptors of earlier tests
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
