@@ -108,6 +108,7 @@ def test_the_first_sample_waits_for_little(cluster: LocalCluster, index: Indexed
     assert reader.counts().held_max > (1 << 20) // 2
 
 
+@pytest.mark.ci
 def test_a_consumer_that_pauses_leaves_no_request_open(cluster: LocalCluster, index: IndexedSamples) -> None:
     reader = AISSampleReader(
         index, positions=ORDER, prefetch_bytes=4 << 20, cluster=options(cluster, stall_timeout=1.0)

@@ -145,6 +145,7 @@ def test_promise_9_in_process(cluster: LocalCluster) -> None:
         check(caught.value, cluster, case)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("context", METHODS)
 def test_promise_9_out_of_the_worker_processes_of_a_reading_service(
     cluster: LocalCluster, context: str

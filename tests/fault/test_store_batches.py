@@ -514,6 +514,7 @@ def test_promise_6_a_server_that_falls_silent_or_drips_is_given_up() -> None:
         assert found == {number: RIGHT[number] for number in range(len(found))}
 
 
+@pytest.mark.ci
 def test_promise_6_the_deadline_is_that_of_the_whole_request() -> None:
     def slowly(request: Request) -> bool:
         asked_in(request)

@@ -273,6 +273,7 @@ def test_a_stalled_body_is_continued():
         assert read(server.url(), quick)[0] == BODY
 
 
+@pytest.mark.ci
 def test_a_drip_of_bytes_ends_at_the_deadline():
     def drip(request):
         request.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")

@@ -382,7 +382,7 @@ def rank_with_a_late_batch(rank: int, job: dict[str, Any]) -> int:
         return len(list(batches))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore:.*may take different numbers of steps")
 @pytest.mark.parametrize("wait_s", [60.0, 0.2])
 def test_promise_6_a_rank_whose_first_batch_is_late_is_not_taken_for_dead(

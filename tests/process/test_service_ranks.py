@@ -129,6 +129,7 @@ def test_promise_6_one_ranks_error_ends_the_other_by_name(
     assert "SIGKILL" in answers[1 - failed]["error"] or "three" in answers[1 - failed]["error"]
 
 
+@pytest.mark.ci
 @BOTH
 def test_promise_6_a_rank_that_goes_on_alone_is_told_that_rank_0_has_closed(tmp_path: Path, run: Run) -> None:
     answers = run(tmp_path, rank_0_stops_at=1)

@@ -120,6 +120,7 @@ def test_promise_4_a_run_with_a_schedule_is_that_of_lists(
     assert all(counts[source] <= most * sizes[source] for source, most in times.items())
 
 
+@pytest.mark.ci
 @given(
     stages=st.lists(
         st.tuples(st.integers(1, 400), st.lists(st.floats(0.01, 1), min_size=3, max_size=3)), max_size=6

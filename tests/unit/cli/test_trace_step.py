@@ -156,7 +156,7 @@ def most_connected(cluster: LocalCluster, over: threading.Event) -> int:
     return most
 
 
-@pytest.mark.quick(1)
+@pytest.mark.ci
 @pytest.mark.parametrize("window", [64 << 10, pytest.param(1 << 20, marks=pytest.mark.ci)])
 @pytest.mark.parametrize("shuffle", ["samples", None])
 def test_connections_and_bytes_are_no_more_than_foretold(shuffle: Any, window: int) -> None:
