@@ -538,6 +538,8 @@ class Run:
             raise IndexError(
                 f"step {step} is before step {self._parts[0].begin}, from which on this run is known"
             )
+        if not self._breaks:  # as nearly always
+            return 0
         while self._end_of(len(self._parts) - 1) <= step and self._next_part():
             pass
         return bisect_right([part.begin for part in self._parts], step) - 1
