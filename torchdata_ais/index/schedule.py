@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from numbers import Integral
 from typing import Any, get_args
@@ -148,6 +148,10 @@ class Schedule:
 
     def digest(self) -> str:
         """Return the identity of the schedule, as 16 hexadecimal digits."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         return xxhash.xxh64_hexdigest(msgspec.json.encode(self.to_json()))
 
     def __eq__(self, other: object) -> bool:
@@ -158,7 +162,7 @@ class Schedule:
 
     def __bool__(self) -> bool:
         """Return whether there is any entry."""
-        return bool(self.to_json())
+        return any((self.batches, self.weights, self.skips, self.exclude, self.max_repeats))
 
     def __repr__(self) -> str:
         counts = [f"{len(entries)} of {name}" for name, entries in self.to_json().items()]
@@ -216,7 +220,8 @@ class Schedule:
             step: The first step of interest.
             epoch_step: The first step of its epoch.
         """
-        other = copy.copy(self)
+        other = Schedule()
+        other.exclude, other.max_repeats = self.exclude, self.max_repeats
         other.batches = self.batches[max(0, bisect_right(self.batches, (step, _MOST)) - 1) :]
         held = [number for number, (_, end, _) in enumerate(self.weights) if end <= step]
         other.weights = self.weights[held[-1] if held else 0 :]

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 from typing_extensions import override
 
@@ -107,11 +107,12 @@ class RunUnderWay:
             UsageError: A global batch is larger than an epoch.
         """
         if self._run is None:
+            sources = self._run_sources()
             if not self._segments:
-                weights = self._run_sources().weights_at(0)
+                weights = sources.weights_at(0)
                 none = (0,) * len(weights)
                 self._segments = [RunSegment(0, 0, 0, self.global_batch(), weights, none, 0, 0)]
-            self._run = self._run_of(self._segments)
+            self._run = self._run_of(sources, self._segments)
             for source in self._run.never_drawn():
                 _log.warning(
                     "source %d of the mixture has a weight and gives no sample: an epoch is too short for it. "
@@ -120,7 +121,7 @@ class RunUnderWay:
                 )
         return self._run
 
-    def _run_of(self, segments: list[RunSegment]) -> Run:
+    def _run_of(self, sources: Sources, segments: list[RunSegment]) -> Run:
         """Return a run of some segments.
 
         Raises:
@@ -132,7 +133,7 @@ class RunUnderWay:
                 f"rank_weights= has {len(shares)} numbers, and there are {ranks} ranks",
                 todo="give one for each rank",
             )
-        run = Run(self._run_sources(), self.given.seed, segments, ranks=ranks, shares=shares).checked()
+        run = Run(sources, self.given.seed, segments, ranks=ranks, shares=shares).checked()
         if run.smallest_slice() < self.given.micro_batches:
             raise UsageError.at(
                 f"micro_batches={self.given.micro_batches}, and a rank has {run.smallest_slice()} samples of a step",
@@ -234,8 +235,8 @@ class RunUnderWay:
         segments = self._segments
         if self._sources().epoch_steps is None:
             return segments
-        origin = [segment for segment in segments if segment.given or segment is segments[0]][-1]
-        return [one for one in segments if one is segments[0] or one is origin or one is segments[-1]]
+        needed = (segments[0], self.run().origin, segments[-1])
+        return [one for one in segments if any(one is other for other in needed)]
 
     def change_at(self, step: int, schedule: Schedule) -> None:
         """Let another schedule hold from a step on that has not come.
@@ -270,11 +271,10 @@ class RunUnderWay:
         state, begun = self.state(), self._segments[-1]
         self.schedule = schedule.since(step, state.within.step)
         new_order = (before.weights, before.max_repeats) != (schedule.weights, schedule.max_repeats)
-        segment = _changed_segment(
-            state, self._run_sources(), self.global_batch(), begun, new_order=new_order
-        )
+        sources = self._run_sources()
+        segment = _changed_segment(state, sources, self.global_batch(), begun, new_order=new_order)
         self._segments = [*self._segments, segment]
-        self._run = self._run_of(self._segments)
+        self._run = self._run_of(sources, self._segments)
 
     def load(self, state: PlanState, allow: Collection[str]) -> None:
         """Resume at `state`; an allowed change starts a new segment.
@@ -285,11 +285,11 @@ class RunUnderWay:
         check_same("the plan's version", state.plan, PLAN_VERSION, "resume with the version that took it")
         check_same("the seed", state.seed, self.given.seed, "pass the same seed=")
         check_same("the order", state.order, self.order(), "build the pipe as it was")
-        before = self._state_sources, self._segments, self._run, self.step, self.schedule
+        before = self._state_sources, self._segments, self._run, self.step, self.schedule, self._coming
         try:
             self._load(state, allow)
         except BaseException:
-            self._state_sources, self._segments, self._run, self.step, self.schedule = before
+            self._state_sources, self._segments, self._run, self.step, self.schedule, self._coming = before
             raise
 
     def _load(self, state: PlanState, allow: Collection[str]) -> None:
@@ -308,7 +308,6 @@ class RunUnderWay:
             self.schedule = None
         sources = self._run_sources()
         self._segments = [_segment(one, sources) for one in state.segments]
-        self._coming = None
         begun = self._segments[-1]
         if not changed and state.weights != self.data.weights_digest():
             _allowed("weights", f"other weights, and this pipe {sources.weights} of 65,536", allow)
@@ -633,11 +632,11 @@ class PlannedRunner(EpochRunner):
 
     @override
     def set_schedule(self, schedule: Schedule) -> int:
-        return self._change_schedule("schedule", schedule.to_json(), lambda _: schedule)
+        return self._change_schedule(["schedule", schedule.to_json()], lambda _: schedule)
 
     @override
     def skip(self, steps: int | range, how: Skip) -> int:
-        said = steps if isinstance(steps, int) else [steps.start, steps.stop]
+        named = steps if isinstance(steps, int) else [steps.start, steps.stop]
 
         def changed(step: int) -> Schedule:
             span = range(step, step + steps) if isinstance(steps, int) else steps
@@ -648,36 +647,35 @@ class PlannedRunner(EpochRunner):
                 )
             return self.schedule.skipping(span.start, span.stop, how)
 
-        return self._change_schedule("skip", [said, how], changed)
+        return self._change_schedule(["skip", named, how], changed)
 
-    def _change_schedule(self, name: str, said: object, changed: Callable[[int], Schedule]) -> int:
+    def _change_schedule(self, change: list[Any], changed: Callable[[int], Schedule]) -> int:
         """Change the schedule on all ranks; return the step from which it holds.
 
         That is the first step that no rank has passed.
 
         Args:
-            name: What is changed.
-            said: What all ranks must say alike, for JSON.
+            change: The call, for JSON: it is compared between the ranks.
             changed: Returns the schedule for that step.
 
         Raises:
-            UsageError: Another rank says something else; or the schedule cannot be.
+            UsageError: Another rank makes another call; or the schedule cannot be.
         """
         self._changes += 1
         here = self._under_way.step + (self._parts_given > 0)
         step, ranks = self._under_way.run().next_given(here), self.meeting.ranks
         if ranks is not None:
-            key = f"{name}/{self._changes}"
-            ranks.tell(f"{key}/{ranks.rank}", json.dumps([step, said]))
-            heard = ranks.hear({rank: f"{key}/{rank}" for rank in range(ranks.world_size)})
-            told = {rank: json.loads(value) for rank, value in heard.items()}
-            other = [rank for rank, (_, there) in told.items() if there != json.loads(json.dumps(said))]
+            key, call = f"schedule/{self._changes}", json.dumps(change)
+            ranks.tell(f"{key}/{ranks.rank}", json.dumps([step, call]))
+            values = ranks.hear({rank: f"{key}/{rank}" for rank in range(ranks.world_size)})
+            calls = {rank: json.loads(value) for rank, value in values.items()}
+            other = [rank for rank, (_, there) in calls.items() if there != call]
             if other:
                 raise UsageError.at(
                     f"rank {other[0]} changes the schedule in another way than rank {ranks.rank}",
                     todo="call set_schedule() and skip() alike on all ranks",
                 )
-            step = max(step, *(there for there, _ in told.values()))
+            step = max(step, *(there for there, _ in calls.values()))
         self._under_way.change_at(step, changed(step))
         return step
 

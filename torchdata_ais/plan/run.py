@@ -456,7 +456,7 @@ class Run:
 
     def _endless_order(self) -> EndlessOrder:
         """Return the order of a run whose epochs are so many steps."""
-        sources, origin = self.sources, _begun(self.segments)[-1]
+        sources, origin = self.sources, self.origin
         changes = sources.changes
         step, position = origin.step, origin.position
         stages: list[tuple[int, Weights]] = [(position, origin.weights)]
@@ -483,6 +483,16 @@ class Run:
             draws=origin.draws,
             most=most,
         )
+
+    @property
+    def origin(self) -> RunSegment:
+        """The segment that the order of the last one begins with."""
+        return _begun(self.segments)[-1]
+
+    def _batches(self) -> list[int]:
+        """Return the global batches from the last segment on."""
+        last, later = self.segments[-1], self.sources.changes.batches
+        return [last.global_batch, *(batch for step, batch in later if step > last.step)]
 
     # Parts
 
@@ -697,10 +707,7 @@ class Run:
             UsageError: One has none, names both numbers; or ranks are more than the samples of a global batch.
         """
         last = self.segments[-1]
-        batches = [
-            last.global_batch,
-            *(batch for step, batch in self.sources.changes.batches if step > last.step),
-        ]
+        batches = self._batches()
         shortest = self._parts[0].shortest()
         if self.sources.epoch_steps is None and shortest < max(batches):
             raise too_large(max(batches), shortest)
@@ -724,11 +731,7 @@ class Run:
 
     def smallest_slice(self) -> int:
         """Return the fewest positions of a rank in a whole global batch."""
-        last = self.segments[-1]
-        batches = [
-            last.global_batch,
-            *(batch for step, batch in self.sources.changes.batches if step > last.step),
-        ]
+        batches = self._batches()
         slots = Slots(min(batches), min(batches), self.ranks, shares=self.shares)
         return min(slots.size(0, rank) for rank in (range(self.ranks) if self.shares else (0,)))
 
@@ -858,6 +861,8 @@ class MicroRun(Run):
     @override
     def given_steps(self, begin: int, end: int) -> Sequence[int]:
         steps = self._whole.given_steps(begin // self._count, -(-end // self._count))
+        if isinstance(steps, range):
+            return range(max(begin, steps.start * self._count), min(end, steps.stop * self._count))
         numbers = (step * self._count + part for step in steps for part in range(self._count))
         return [number for number in numbers if begin <= number < end]
 

@@ -371,6 +371,29 @@ def test_ranks_that_change_the_schedule_in_different_ways_are_told(sources: list
         assert f"Rank {1 - rank} changes the schedule" in str(got[-1])
 
 
+def test_ranks_that_make_different_calls_are_told_at_once(sources: list[SampleIndex]) -> None:
+    calls = {0: {1: lambda loader: loader.skip(2)}, 1: {1: lambda loader: loader.set_schedule(RICH)}}
+    for rank, got in enumerate(of_ranks(sources, calls, 4)):
+        assert isinstance(got[-1], UsageError)
+        assert f"Rank {1 - rank} changes the schedule" in str(got[-1])
+
+
+def test_a_state_that_is_refused_leaves_a_change_to_come(sources: list[SampleIndex]) -> None:
+    with ais_loader(rich_pipe(sources), schedule=RICH) as loader:
+        some(loader, 2)
+        other = loader.state_dict()
+    with ais_loader(pipe_over(sources[1]), micro_batches=3) as loader:
+        batches = all_batches(loader)
+        whole = list(islice(batches, 1))  # within a step: the change comes with the next one
+        assert loader.skip(1) == 1
+        before = loader.state_dict()
+        assert before["changes"]
+        with pytest.raises(StateError):
+            loader.load_state_dict(other)
+        assert loader.state_dict() == before
+        assert len(whole) == 1
+
+
 def test_ranks_that_are_given_different_schedules_are_told(sources: list[SampleIndex]) -> None:
     other = Schedule.from_json({**RICH.to_json(), "max_repeats": [[3, 3]]})
     for got in of_ranks(sources, {0: {}, 1: {}}, 2, (RICH, other)):
