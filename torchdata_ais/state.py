@@ -14,14 +14,14 @@ one worker of torch's loaders. A new field needs a new `VERSION`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 import xxhash
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from torchdata_ais.errors import StateError
 
@@ -316,51 +316,84 @@ class Segment(_Row):
         position: The first position of it, counted over the whole run.
         epoch: The epoch of that position.
         global_batch: Positions a step, over all ranks.
-        draws: How many samples were drawn from each source before; empty for none.
         epoch_step: The first step of that epoch.
         epoch_position: The first position of that epoch.
-        given: How many samples of each source that epoch had returned before, since its last change; empty if the
-            order continues.
-        left: How many it had left, by the plan of then; empty likewise.
     """
 
     step: _Count
     position: _Count
     epoch: _Count
     global_batch: Annotated[int, Meta(ge=1, le=2**63 - 1)]
-    draws: list[_Count] = []
     epoch_step: _Count = 0
     epoch_position: _Count = 0
-    given: list[_Count] = []
-    left: list[_Count] = []
 
     def __post_init__(self) -> None:
-        _require(
-            sum(self.draws) == self.position, "the draws of a segment of it are not as many as its positions"
-        )
         _require(
             self.epoch_step <= self.step and self.epoch_position <= self.position,
             "an epoch of it begins after a step of that epoch",
         )
-        there = len(self.given) == len(self.left) <= len(self.draws)
-        whole = there and all(one <= draw for one, draw in zip(self.given, self.draws, strict=False))
-        _require(whole, "an epoch of it has given more samples than were drawn")
 
 
-class EpochPart(_Row):
-    """The beginning of an epoch, and what a run by index has returned of it.
+class EpochBegin(_Row):
+    """Begin of an epoch of a run by index.
 
     Attributes:
+        number: Which epoch, from the beginning of the run.
         step: Its first step.
         position: Its first position.
-        given: How many samples of each source it has returned, since its last change; empty between epochs.
-        left: How many it has left; empty likewise.
     """
 
-    step: _Count = 0
-    position: _Count = 0
-    given: list[_Count] = []
-    left: list[_Count] = []
+    number: _Count
+    step: _Count
+    position: _Count
+
+
+class SourceCounts(_Row):
+    """Numbers of each source of a run by index: results of `packed`.
+
+    Attributes:
+        samples: Samples that it has.
+        draws: Samples of it before the position.
+        begins: Those before its window of the epoch; before the last change where epochs are so many steps.
+        left: Samples of that window after the position; empty where epochs are so many steps.
+        until: See `torchdata_ais.plan.order.Windows`; empty without a change earlier in the epoch.
+        opened: Windows that were interrupted, the oldest first, as ``(begins, ends)``; 0 and 0 for none.
+        removed: The numbers of sources that were removed.
+    """
+
+    samples: bytes
+    draws: bytes
+    begins: bytes
+    left: bytes = b""
+    until: bytes = b""
+    opened: list[Annotated[list[bytes], Meta(min_length=2, max_length=2)]] = []
+    removed: list[_Count] = []
+
+
+def packed(numbers: Sequence[int]) -> bytes:
+    r"""Return whole numbers as bytes, as many of each as the largest one needs.
+
+    Example:
+        >>> packed([1, 2, 300])
+        b'\x01\x00\x02\x00,\x01'
+        >>> unpacked(packed([1, 2, 300]), 3)
+        [1, 2, 300]
+    """
+    width = max(1, (max(numbers, default=0).bit_length() + 7) // 8)
+    return b"".join(number.to_bytes(width, "little") for number in numbers)
+
+
+def unpacked(data: bytes, count: int) -> list[int]:
+    """Return the numbers that `packed` was given.
+
+    Raises:
+        StateError: They are not `count` numbers below 2^63.
+    """
+    width = len(data) // count
+    whole = len(data) == width * count and 0 < width <= 8
+    numbers = [int.from_bytes(data[at : at + width], "little") for at in range(0, len(data), width or 1)]
+    _require(whole and max(numbers) < 1 << 63, "it has not one number for each source")
+    return numbers
 
 
 class EpochShare(_Row):
@@ -385,7 +418,6 @@ class _PlanKind(_Kind, kw_only=True):
     """Subject of a planned run."""
 
     plan: Annotated[int, Meta(ge=1, le=1 << 16)]
-    sources: Annotated[list[_Digest], Meta(min_length=1)]
     weights: _Digest
     order: Annotated[str, Meta(max_length=300)]
 
@@ -397,56 +429,44 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
 
     Attributes:
         plan: Version of the plan, the function from position to sample.
-        sources: The digest of each source, in the order they came; one that was removed stays.
-        removed: The numbers of those.
+        sources: The digest of each source, eight bytes, in the order they came; one that was removed stays.
         weights: The digest of the weights of the mixture.
         order: The method of the order, in words.
         seed: The loader's seed.
         schedule: The digest of the schedule that the loader was given; empty without one.
         changes: Text of JSON, empty without changes: the schedule that took its place during the run, from the last
             segment on, or None; the step from which on another one holds, or None; and that one.
-        segments: One for each change of global batch, sources or weights; the first starts the run.
+        segments: The first starts the run. After a change, the order in force begins with the second; None: with the
+            first. A third has another global batch than the second.
         step: Global batches that were returned.
-        position: The first position of the next one.
-        epoch: The epoch of that position.
-        draws: How many samples of each source are before it.
-        within: The beginning of that epoch, and what came of it.
+        epoch: The epoch of the next one.
+        counts: Numbers of the sources.
     """
 
-    removed: list[_Count] = []
+    sources: Annotated[bytes, Meta(min_length=8)]
     seed: int
     schedule: Annotated[str, Meta(pattern="^([0-9a-f]{16})?$")] = ""
     changes: str = ""
-    segments: Annotated[list[Segment], Meta(min_length=1)]
+    segments: Annotated[list[Segment | None], Meta(min_length=1, max_length=3)]
     step: _Count
-    position: _Count
-    epoch: _Count
-    draws: list[_Count]
-    within: EpochPart = field(default_factory=EpochPart)
+    epoch: EpochBegin
+    counts: SourceCounts
 
     def __post_init__(self) -> None:
-        segments = self.segments
+        digests = self.digests
         _require(self.seed.bit_length() <= _MOST_BITS, "a number in it is too large")
-        _require(len(set(self.sources)) == len(self.sources), "a source is there twice")
+        _require(len(self.sources) == 8 * len(digests), "its sources are no digests")
+        _require(len(set(digests)) == len(digests), "a source is there twice")
         _require(
-            all(one < other for one, other in pairwise([-1, *self.removed, len(self.sources)])),
+            all(one < other for one, other in pairwise([-1, *self.counts.removed, len(digests)])),
             "it names a removed source there is none of",
         )
-        _require(segments[0].step == segments[0].position == 0, "its first segment is not the beginning")
-        _require(len(self.draws) == len(self.sources), "it has not one number of draws a source")
-        last = segments[-1]
+        first, last, epoch = self.segments[0], self.segments[-1], self.epoch
+        if first is None or last is None or first.step or first.position:
+            raise damaged("its first segment is not the beginning")
         _require(last.step <= self.step, "its last segment begins after its step")
-        end = Segment(
-            self.step,
-            self.position,
-            self.epoch,
-            last.global_batch,
-            self.draws,
-            self.within.step,
-            self.within.position,
-            self.within.given,
-            self.within.left,
-        )
+        end = Segment(self.step, self.position, epoch.number, last.global_batch, epoch.step, epoch.position)
+        segments = [one for one in self.segments if one is not None]
         for before, after in pairwise([*segments, end]):
             _require(
                 before.step <= after.step
@@ -454,9 +474,74 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
                 and before.epoch <= after.epoch,
                 "its segments do not follow each other",
             )
-            pairs = zip(before.draws, after.draws, strict=False)
-            grows = len(before.draws) <= len(after.draws) and all(one <= other for one, other in pairs)
-            _require(grows, "a source of it was drawn less often later than before")
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        samples, draws, begins = self.samples, self.draws, self.begins
+        _require(min(samples) > 0, "a source of it has no sample")
+        _require(
+            all(one <= other for one, other in zip(begins, draws, strict=True)),
+            "a source of it was drawn less often later than before",
+        )
+        origin = self.segments[1] if len(self.segments) > 1 else None
+        _require(
+            origin is None or origin.position in (0, sum(begins)),
+            "the draws before a segment of it are not as many as its positions",
+        )
+        for numbers in (self.counts.left, self.counts.until):
+            if numbers:
+                unpacked(numbers, len(samples))
+        for count, windows in zip(samples, self.opened, strict=True):
+            for begin, end in windows:
+                inside = begin < end and begin // count == (end - 1) // count
+                _require(inside, "an interrupted window of it is not of a round")
+
+    @property
+    def digests(self) -> list[str]:
+        """The digests of the sources."""
+        return [self.sources[at : at + 8].hex() for at in range(0, len(self.sources) - 7, 8)]
+
+    @property
+    def samples(self) -> list[int]:
+        """The number of samples of each source."""
+        return unpacked(self.counts.samples, len(self.digests))
+
+    @property
+    def draws(self) -> list[int]:
+        """The number of samples of each source before the position."""
+        return unpacked(self.counts.draws, len(self.digests))
+
+    @property
+    def position(self) -> int:
+        """The first position of the next global batch."""
+        return sum(self.draws)
+
+    @property
+    def begins(self) -> list[int]:
+        """See `SourceCounts`."""
+        return unpacked(self.counts.begins, len(self.digests))
+
+    @property
+    def left(self) -> list[int]:
+        """See `SourceCounts`; empty where it is."""
+        return unpacked(self.counts.left, len(self.digests)) if self.counts.left else []
+
+    @property
+    def until(self) -> list[int]:
+        """See `SourceCounts`; empty where it is."""
+        return unpacked(self.counts.until, len(self.digests)) if self.counts.until else []
+
+    @property
+    def opened(self) -> list[list[tuple[int, int]]]:
+        """The windows of each source that were interrupted, the oldest first."""
+        count = len(self.digests)
+        found: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        for begins, ends in self.counts.opened:
+            pairs = zip(unpacked(begins, count), unpacked(ends, count), strict=True)
+            for windows, window in zip(found, pairs, strict=True):
+                if window != (0, 0):
+                    windows.append(window)
+        return found
 
 
 class WorkerPlanState(_PlanKind, tag="plan-worker", kw_only=True):
@@ -465,13 +550,15 @@ class WorkerPlanState(_PlanKind, tag="plan-worker", kw_only=True):
     It holds for the same ranks and workers only.
 
     Attributes:
-        plan: As for `PlanState`; so are sources, weights and order.
+        plan: As for `PlanState`; so are weights and order.
+        sources: The digest of each source.
         seeds: Those of the dataset and of the stage that reads.
         runs: How many iterations were started.
         share: Rank, ranks, worker and workers.
         epoch: The epoch under way, or None.
     """
 
+    sources: Annotated[list[_Digest], Meta(min_length=1)]
     seeds: tuple[int, int]
     runs: _Count
     share: tuple[_Count, _Count, _Count, _Count]

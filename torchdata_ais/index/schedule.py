@@ -213,6 +213,11 @@ class Schedule:
         value = self.to_json()
         return Schedule.from_json({**value, "skip": [*value.get("skip", ()), [begin, end, how]]})
 
+    @property
+    def names_sources(self) -> bool:
+        """True if an entry is for some sources."""
+        return bool(self.weights or self.exclude or self.max_repeats)
+
     def since(self, step: int, epoch_step: int) -> Schedule:
         """Return the schedule without the entries that no longer matter.
 

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, cast
 
 from typing_extensions import override
@@ -24,8 +25,9 @@ from torchdata_ais.pipes.planned.stage import Share, Task
 from torchdata_ais.pipes.read_samples import AISSampleReader
 from torchdata_ais.plan import PLAN_VERSION, Epoch, MicroRun, Run, RunSegment, Sources
 from torchdata_ais.plan.changes import Skip
+from torchdata_ais.plan.order import Opened, Windows
 from torchdata_ais.reading.planned import PlannedData
-from torchdata_ais.state import EpochPart, PlanState, Segment, damaged
+from torchdata_ais.state import EpochBegin, PlanState, Segment, SourceCounts, damaged, packed
 
 _log = logging.getLogger("torchdata_ais")
 _MOST_BATCH = 1 << 31
@@ -59,7 +61,7 @@ class RunUnderWay:
     _coming: tuple[int, Schedule] | None = None
     _run: Run | None = None
     _segments: list[RunSegment] = field(default_factory=list)
-    _state_sources: list[str] = field(default_factory=list)
+    _earlier: dict[str, int] = field(default_factory=dict)  # digests and samples of a state's sources
 
     def __post_init__(self) -> None:
         check_number(self.given.global_batch, 1, "global_batch", optional=True)
@@ -143,8 +145,7 @@ class RunUnderWay:
 
     def _names(self) -> list[str]:
         """Return the digests of all sources of the run, removed ones included."""
-        before = self._state_sources
-        return before + [digest for digest in self.data.digests() if digest not in before]
+        return list(dict.fromkeys([*self._earlier, *self.data.digests()]))
 
     def places(self) -> list[int | None]:
         """Return each run source's index in the mixture; None for removed ones."""
@@ -154,12 +155,16 @@ class RunUnderWay:
     def _run_sources(self) -> Sources:
         """Return the sources of the run, numbered as in the run."""
         sources, places, schedule = self._sources(), self.places(), self.changes_by_step
+        earlier = list(self._earlier.values())
         schedule.check(len(sources.samples), sources.epoch_steps, sources.stop)
         mean = sources.mean_bytes or (1.0,) * len(sources.samples)
         weights = tuple(0 if place is None else sources.weights[place] for place in places)
         return replace(
             sources,
-            samples=tuple(1 if place is None else sources.samples[place] for place in places),
+            samples=tuple(
+                earlier[number] if place is None else sources.samples[place]
+                for number, place in enumerate(places)
+            ),
             mean_bytes=tuple(1.0 if place is None else mean[place] for place in places),
             weights=weights,
             changes=schedule.changes(weights, places),
@@ -198,24 +203,40 @@ class RunUnderWay:
 
     def state(self) -> PlanState:
         """Return where the run is: after the batch that was given out last."""
-        run, epoch = self.run(), self.epoch()
-        position = run.position(self.step)
-        given, left = run.windows(self.step)
+        run, epoch, segments = self.run(), self.epoch(), self._needed_segments()
         return PlanState(
             plan=PLAN_VERSION,
-            sources=self._names(),
-            removed=[number for number, place in enumerate(self.places()) if place is None],
+            sources=bytes.fromhex("".join(self._names())),
             weights=self.data.weights_digest(),
             schedule=self.given.schedule.digest() if self.given.schedule else "",
             changes=self._changes_text(),
             order=self.order(),
             seed=self.given.seed,
-            segments=[_saved_segment(one) for one in self._needed_segments()],
+            segments=[None if one is None else _saved(one) for one in segments],
             step=self.step,
-            position=position,
-            epoch=epoch.number,
-            draws=list(run.counts(position)),
-            within=EpochPart(epoch.first_step, epoch.first_position, list(given), list(left)),
+            epoch=_begin(epoch),
+            counts=self._counts(run, run.windows(self.step)),
+        )
+
+    def _counts(self, run: Run, windows: Windows | None) -> SourceCounts:
+        """Return the numbers of the sources for a state."""
+        samples = packed(run.sources.samples)
+        removed = [number for number, place in enumerate(self.places()) if place is None]
+        if windows is None:
+            draws = run.counts(run.position(self.step))
+            return SourceCounts(samples, packed(draws), packed(run.origin.draws), removed=removed)
+        left = [end - draw for end, draw in zip(windows.ends, windows.draws, strict=True)]
+        return SourceCounts(
+            samples,
+            packed(windows.draws),
+            packed(windows.begins),
+            packed(left),
+            packed(windows.until) if windows.until else b"",
+            [
+                [packed([begin for begin, _ in one]), packed([end for _, end in one])]
+                for one in zip_longest(*windows.opened, fillvalue=(0, 0))
+            ],
+            removed,
         )
 
     def _changes_text(self) -> str:
@@ -226,17 +247,15 @@ class RunUnderWay:
         shown = [None if one is None else one.to_json() for one in (self.schedule, coming)]
         return json.dumps([shown[0], step, shown[1]], separators=(",", ":"))
 
-    def _needed_segments(self) -> list[RunSegment]:
-        """Return the segments that say what comes, the fewest.
-
-        Where epochs are so many steps, that is the first one, for the batch of ``shuffle="runs"``, the one that the
-        order begins with, and the last one. Else windows that were interrupted count, too.
-        """
-        segments = self._segments
-        if self._sources().epoch_steps is None:
-            return segments
-        needed = (segments[0], self.run().origin, segments[-1])
-        return [one for one in segments if any(one is other for other in needed)]
+    def _needed_segments(self) -> list[RunSegment | None]:
+        """Return the segments that say what comes; see `PlanState`."""
+        first, last = self._segments[0], self._segments[-1]
+        if last is first:
+            return [first]
+        origin = self.run().order_begin(self.step)
+        goes_on = not last.begins_order and (last.step > origin.step or origin in self._segments)
+        begin = origin if origin.begins_order else None
+        return [first, begin, last] if goes_on else [first, begin]
 
     def change_at(self, step: int, schedule: Schedule) -> None:
         """Let another schedule hold from a step on that has not come.
@@ -268,12 +287,11 @@ class RunUnderWay:
 
     def _change(self, step: int, schedule: Schedule) -> None:
         before, self.step, self._coming = self.changes_by_step, step, None
-        state, begun = self.state(), self._segments[-1]
-        self.schedule = schedule.since(step, state.within.step)
+        state, run = self.state(), self.run()
+        self.schedule = schedule.since(step, state.epoch.step)
         new_order = (before.weights, before.max_repeats) != (schedule.weights, schedule.max_repeats)
         sources = self._run_sources()
-        segment = _changed_segment(state, sources, self.global_batch(), begun, new_order=new_order)
-        self._segments = [*self._segments, segment]
+        self._segments = _changed_segments(state, sources, self.global_batch(), None if new_order else run)
         self._run = self._run_of(sources, self._segments)
 
     def load(self, state: PlanState, allow: Collection[str]) -> None:
@@ -285,29 +303,35 @@ class RunUnderWay:
         check_same("the plan's version", state.plan, PLAN_VERSION, "resume with the version that took it")
         check_same("the seed", state.seed, self.given.seed, "pass the same seed=")
         check_same("the order", state.order, self.order(), "build the pipe as it was")
-        before = self._state_sources, self._segments, self._run, self.step, self.schedule, self._coming
+        before = self._earlier, self._segments, self._run, self.step, self.schedule, self._coming
         try:
             self._load(state, allow)
         except BaseException:
-            self._state_sources, self._segments, self._run, self.step, self.schedule, self._coming = before
+            self._earlier, self._segments, self._run, self.step, self.schedule, self._coming = before
             raise
 
     def _load(self, state: PlanState, allow: Collection[str]) -> None:
         now = self.data.digests()
-        there = [digest for number, digest in enumerate(state.sources) if number not in state.removed]
+        there = [digest for number, digest in enumerate(state.digests) if number not in state.counts.removed]
         changed = set()
         if set(there) != set(now):
             _allowed("sources", f"{len(there)} sources, and this pipe others: {_others(there, now)}", allow)
             changed.add("sources")
-        self._state_sources = list(state.sources)
+        self._earlier = dict(zip(state.digests, state.samples, strict=True))
         self.schedule, coming = _schedules_in(state.changes)
         given = self.given.schedule.digest() if self.given.schedule else ""
         if given != state.schedule:
             _allowed("schedule", "another schedule" if state.schedule else "no schedule", allow)
             changed.add("schedule")
+        elif "sources" in changed and any(
+            one and one.names_sources for one in (self.schedule, coming and coming[1])
+        ):
+            _allowed("schedule", "a schedule of set_schedule() for other sources", allow)
+            changed.add("schedule")
+        if "schedule" in changed:
             self.schedule = None
         sources = self._run_sources()
-        self._segments = [_segment(one, sources) for one in state.segments]
+        self._segments = _segments(state, sources)
         begun = self._segments[-1]
         if not changed and state.weights != self.data.weights_digest():
             _allowed("weights", f"other weights, and this pipe {sources.weights} of 65,536", allow)
@@ -321,48 +345,67 @@ class RunUnderWay:
         self._run, self.step = None, state.step
         self._coming = None if "schedule" in changed else coming
         if changed:
-            self._segments.append(
-                _changed_segment(state, sources, batch, begun, new_order=bool(changed - {"batch"}))
-            )
+            before = None if changed - {"batch"} else Run(sources, self.given.seed, self._segments)
+            self._segments = _changed_segments(state, sources, batch, before)
             self.run()  # raises where that cannot be
             return
         run = self.run()
         epoch = run.epoch_of(state.step)
-        within = state.within
-        saved = (state.position, state.epoch, tuple(state.draws), within.step, within.position)
-        planned = (run.position(state.step), epoch.number, run.counts(state.position))
-        if saved != (*planned, epoch.first_step, epoch.first_position):
+        saved = (state.position, state.epoch, state.counts)
+        if saved != (run.position(state.step), _begin(epoch), self._counts(run, run.windows(state.step))):
             raise damaged("its numbers are not those of its step")
 
 
-def _changed_segment(
-    state: PlanState, sources: Sources, batch: int, begun: RunSegment, *, new_order: bool
-) -> RunSegment:
-    """Return the segment of a change at a state.
+def _changed_segments(state: PlanState, sources: Sources, batch: int, run: Run | None) -> list[RunSegment]:
+    """Return the segments after a change at a state.
 
     Args:
         state: The state.
         sources: Those from now on.
         batch: The global batch before any entry of their schedule.
-        begun: The segment before.
-        new_order: Whether the change is of more than the batch.
+        run: The run before, if the change is of the batch alone.
     """
     scheduled = sources.epoch_steps is not None and (sources.changes.stages or sources.changes.most)
-    begins_order = new_order or bool(scheduled) or (sources.tail == "drop" and len(sources.samples) > 1)
-    none, within = [0] * len(state.draws), state.within
-    given, left = (within.given or none, within.left or none) if begins_order else ([], [])
-    return RunSegment(
+    begins_order = run is None or bool(scheduled) or sources.batch_is_of_order
+    origin = None if run is None or begins_order else run.order_begin(state.step)
+    segment = RunSegment(
         state.step,
         state.position,
-        state.epoch,
+        state.epoch.number,
         sources.changes.batch_at(state.step, batch),
-        sources.weights_at(state.step) if new_order or scheduled else begun.weights,
+        sources.weights_at(state.step) if origin is None else origin.weights,
         _filled(state.draws, sources),
-        within.step,
-        within.position,
-        _filled(given, sources) if begins_order else (),
-        _filled(left, sources) if begins_order else (),
+        state.epoch.step,
+        state.epoch.position,
     )
+    none = (0,) * len(sources.samples)
+    batch = state.segments[0].global_batch if state.segments[0] is not None else batch
+    first = RunSegment(0, 0, 0, batch, sources.weights_at(0), none, 0, 0)
+    if origin is not None:
+        return [first, origin, segment]
+    return [first, segment.beginning(_windows(state, sources), sources)]
+
+
+def _windows(state: PlanState, sources: Sources) -> Windows | None:
+    """Return the windows of the epoch that a state is in."""
+    if not state.left:
+        return None
+    draws = _filled(state.draws, sources)
+    left = _filled(state.left, sources)
+    until = state.until
+    return Windows(
+        draws,
+        _filled(state.begins, sources),
+        tuple(draw + rest for draw, rest in zip(draws, left, strict=True)),
+        (*until, *sources.samples[len(until) :]) if until else (),
+        _opened(state, sources),
+    )
+
+
+def _opened(state: PlanState, sources: Sources) -> Opened:
+    """Return the windows of each source that were interrupted before a state."""
+    opened = tuple(map(tuple, state.opened))
+    return opened + ((),) * (len(sources.samples) - len(opened)) if state.counts.opened else ()
 
 
 def _schedules_in(text: str) -> tuple[Schedule | None, tuple[int, Schedule] | None]:
@@ -377,34 +420,38 @@ def _schedules_in(text: str) -> tuple[Schedule | None, tuple[int, Schedule] | No
         raise damaged(f"its changes cannot be read: {error}") from None
 
 
-def _saved_segment(segment: RunSegment) -> Segment:
-    """Return a segment for a state, without its weights."""
-    named = {name: getattr(segment, name) or 0 for name in ("step", "position", "epoch", "global_batch")}
-    return Segment(
-        **named,
-        draws=list(segment.draws) if any(segment.draws) or segment.given else [],
-        epoch_step=segment.epoch_step or 0,
-        epoch_position=segment.epoch_position or 0,
-        given=list(segment.given),
-        left=list(segment.left),
-    )
+def _segments(state: PlanState, sources: Sources) -> list[RunSegment]:
+    """Return the segments of a state."""
+    found: list[RunSegment] = []
+    for saved in state.segments:
+        if saved is None:
+            found.append(found[0])
+            continue
+        begin = (saved.step, saved.position, saved.epoch, saved.global_batch, sources.weights_at(saved.step))
+        if len(found) != 1:
+            none = (0,) * len(sources.samples)
+            found.append(RunSegment(*begin, none, saved.epoch_step, saved.epoch_position))
+            continue
+        origin = RunSegment(
+            *begin,
+            _filled(state.begins, sources) if saved.position else (0,) * len(sources.samples),
+            saved.epoch_step,
+            saved.epoch_position,
+            begins_order=True,
+            opened=_opened(state, sources),
+        )
+        found.append(origin if origin.begins_epoch else replace(origin, until=_filled(state.until, sources)))
+    return found
 
 
-def _segment(saved: Segment, sources: Sources) -> RunSegment:
-    weights, draws = sources.weights_at(saved.step), _filled(saved.draws, sources)
-    given, left = (_filled(one, sources) if saved.given else () for one in (saved.given, saved.left))
-    return RunSegment(
-        saved.step,
-        saved.position,
-        saved.epoch,
-        saved.global_batch,
-        weights,
-        draws,
-        saved.epoch_step,
-        saved.epoch_position,
-        given,
-        left,
-    )
+def _begin(epoch: Epoch) -> EpochBegin:
+    return EpochBegin(epoch.number, epoch.first_step, epoch.first_position)
+
+
+def _saved(segment: RunSegment) -> Segment:
+    """Return a segment for a state, without numbers of sources and weights."""
+    epoch = segment.epoch_step or 0, segment.epoch_position or 0
+    return Segment(segment.step, segment.position, segment.epoch, segment.global_batch, *epoch)
 
 
 def _filled(numbers: Sequence[int], sources: Sources) -> tuple[int, ...]:

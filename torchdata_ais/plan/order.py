@@ -19,6 +19,7 @@ from torchdata_ais.plan.permutation import Integers, Permutation, derived_key
 
 Stop = Literal["first", "all", "never"]
 Weights = Sequence[int] | npt.NDArray[np.int32]
+Opened = tuple[tuple[tuple[int, int], ...], ...]
 _ENDLESS = 1 << 62
 _CYCLIC = -1  # used in a key in place of the number of a round
 
@@ -71,9 +72,8 @@ class Order:
             raise UsageError(f"an order has at least one sample, not {samples}")
         if run < 1:
             raise UsageError(f"a run has at least one sample, not {run}")
-        self.samples = samples
+        self.samples, self.opened = samples, tuple(opened)
         self._seed, self._shuffle, self._run, self._source = seed, shuffle, run, source
-        self._opened = tuple(opened)
 
     def take(self, draws: npt.ArrayLike) -> Integers:
         """Return the number of the sample at each of `draws`.
@@ -128,7 +128,7 @@ class Order:
         Only the order of an interrupted window knows which samples of its round it has returned. That order becomes
         part of the cyclic one, so that the returned samples stay a connected part.
         """
-        for begin, end in reversed(self._opened):
+        for begin, end in reversed(self.opened):
             if end - begin == self.samples:
                 return self._in_round(begin // self.samples, places)
             first = begin % self.samples
@@ -205,6 +205,75 @@ class Stretch:
         return self.position + self.count * self.length
 
 
+@dataclass(frozen=True)
+class Windows:
+    """Windows of an epoch at a position: its draws of each source.
+
+    Attributes:
+        draws: How many samples of each source are before the position.
+        begins: Where the windows begin.
+        ends: Where they end.
+        until: See `interrupted`, of a change earlier in the epoch; empty without one.
+        opened: Windows of each source that were interrupted before; empty for none.
+    """
+
+    draws: tuple[int, ...]
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+    until: tuple[int, ...] = ()
+    opened: Opened = ()
+
+    def interrupted(self, samples: Sequence[int]) -> tuple[Opened, tuple[int, ...]]:
+        """Return what the order of the rest of the epoch must know.
+
+        The first are each source's windows that were interrupted, this one included. The second is the draw of each
+        source at which its window has the size of an epoch. Under ``stop="all"`` that is the draw by which each sample
+        has come, under ``"first"`` the one before any repeats. Both are as many draws after the first of the epoch as
+        there are samples. If the change comes in the middle of a permuted part, only the end of the part has all of it.
+        """
+        opened, until = [], []
+        for source, count in enumerate(samples):
+            draw, begin = self.draws[source], self.begins[source]
+            end = self.until[source] if self.until else begin + count
+            first, last = cut_to_round(begin, self.ends[source], draw // count, count)
+            windows = self.opened[source] if self.opened else ()
+            if first < draw < last:
+                windows = (*windows, (first, last))
+                end = draw if first >= end else max(end, last)
+            opened.append(_relevant(windows, {draw % count, begin % count, end % count}, count))
+            until.append(end)
+        return tuple(opened) if any(opened) else (), tuple(until)
+
+
+def _relevant(
+    windows: Sequence[tuple[int, int]], places: set[int], count: int
+) -> tuple[tuple[int, int], ...]:
+    """Return the interrupted windows of a source that its order still needs.
+
+    The samples before each of some places of a round must stay the same set. A window changes that set only if the
+    place is inside of it, or if it overlaps a later window that does.
+
+    Args:
+        windows: In the order of their interruptions.
+        places: Where the samples that came end, and where a window of the epoch begins.
+        count: Samples of the source.
+    """
+    parts = [(place, place) for place in places]
+    kept: list[tuple[int, int]] = []
+    for begin, end in reversed(windows):
+        first, last = begin % count, begin % count + end - begin
+        touched = [first < part[1] and part[0] < last for part in parts]
+        if any(touched):
+            kept.append((begin, end))
+            parts = [
+                (min(part[0], first), max(part[1], last)) if hit else part
+                for part, hit in zip(parts, touched, strict=True)
+            ]
+            if end - begin == count:
+                break
+    return tuple(reversed(kept))
+
+
 class MixedOrder:
     """Samples of several sources, mixed by weights.
 
@@ -249,7 +318,12 @@ class MixedOrder:
             raise UsageError(f"stop is one of first, all, not {stop!r}")
         self._orders, self._stop, self._whole = list(orders), stop, whole
         self._samples = np.array([order.samples for order in orders], dtype=np.int64)
-        self._position, self._quota = position, Quota(weights, least=0)
+        self._position, self._quota, self._number, self._until = (
+            position,
+            Quota(weights, least=0),
+            number,
+            until,
+        )
         self.stretches = self._stretches(number, np.array(draws or [0] * len(orders), dtype=np.int64), until)
         self._begins = np.array([stretch.position for stretch in self.stretches], dtype=np.int64)
 
@@ -338,14 +412,18 @@ class MixedOrder:
         epochs = (position - stretch.position) // stretch.length
         return stretch.number + epochs, stretch.position + epochs * stretch.length, stretch.length
 
-    def window_at(self, position: int) -> tuple[list[int], list[int]]:
-        """Return each source's first and last draw in a position's epoch.
-
-        The last ones are None as far as they are not known.
-        """
+    def windows_at(self, position: int) -> Windows:
+        """Return the windows of a position's epoch."""
         stretch = self._stretch_at(position)
         begin = stretch.draws + (position - stretch.position) // stretch.length * stretch.each
-        return begin.tolist(), (begin + stretch.each).tolist()
+        of_rest = self._until is not None and stretch.number == self._number
+        return Windows(
+            tuple(self.counts(position).tolist()),
+            tuple(begin.tolist()),
+            tuple((begin + stretch.each).tolist()),
+            tuple(self._until or ()) if of_rest else (),
+            tuple(order.opened for order in self._orders),
+        )
 
 
 class EndlessOrder:

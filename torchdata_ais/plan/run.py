@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Literal, get_args
 
 import numpy as np
@@ -19,7 +18,16 @@ from typing_extensions import Self, override
 from torchdata_ais.errors import UsageError
 from torchdata_ais.plan.changes import NO_CHANGES, Changes, Skip
 from torchdata_ais.plan.mixture import DENOMINATOR
-from torchdata_ais.plan.order import Draws, EndlessOrder, MixedOrder, Order, Stop, Weights, cut_to_round
+from torchdata_ais.plan.order import (
+    Draws,
+    EndlessOrder,
+    MixedOrder,
+    Opened,
+    Order,
+    Stop,
+    Weights,
+    Windows,
+)
 from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.plan.steps import Slots, Tail, too_large
 
@@ -72,6 +80,11 @@ class Sources:
         if self.stop == "never" and self.epoch_steps is None:
             raise UsageError.at('stop="never" has no end', todo="say how long an epoch is: epoch_steps=")
 
+    @property
+    def batch_is_of_order(self) -> bool:
+        """True if another global batch makes another order."""
+        return self.epoch_steps is None and self.tail == "drop" and len(self.samples) > 1
+
     def weights_at(self, step: int) -> tuple[int, ...]:
         """Return the weights that hold at a step of the run."""
         stages = self.changes.stages
@@ -85,8 +98,20 @@ class RunSegment:
 
     See `torchdata_ais.state.Segment`.
 
-    `Run.segment` makes the next one. Those with `given` and `left` begin another order, those without continue the
-    order of the one before.
+    `Run.segment` makes the next one.
+
+    Attributes:
+        step: Its first step.
+        position: Its first position.
+        epoch: The epoch of that position.
+        global_batch: Positions a step, over all ranks.
+        weights: Rounded weights.
+        draws: How many samples of each source are before it.
+        epoch_step: The first step of that epoch.
+        epoch_position: The first position of that epoch.
+        begins_order: Whether another order begins with it; else that of the segment before continues.
+        opened: Windows of each source that were interrupted; see `Order`. Empty for none.
+        until: The draw of each source at which the rest of the epoch ends; see `Windows.interrupted`.
     """
 
     step: int
@@ -97,13 +122,24 @@ class RunSegment:
     draws: tuple[int, ...]
     epoch_step: int | None = None
     epoch_position: int | None = None
-    given: tuple[int, ...] = ()
-    left: tuple[int, ...] = ()
+    begins_order: bool = False
+    opened: Opened = ()
+    until: tuple[int, ...] = ()
 
     @property
     def begins_epoch(self) -> bool:
         """Return whether an epoch begins with it."""
         return self.epoch_position in (None, self.position)
+
+    def beginning(self, windows: Windows | None, sources: Sources) -> RunSegment:
+        """Return it as one that begins another order.
+
+        Args:
+            windows: Those at its position, which are interrupted; None: there are none.
+            sources: The sources to draw from.
+        """
+        opened, until = windows.interrupted(sources.samples) if windows is not None else ((), ())
+        return replace(self, begins_order=True, opened=opened, until=() if self.begins_epoch else until)
 
 
 @dataclass(frozen=True)
@@ -200,8 +236,7 @@ class _Part:
         self.sources, self.ranks, self.skip, self.dropped = sources, ranks, skip, list(dropped)
         self.segments = list(segments)
         self.begin = self.segments[-1].step
-        begun = _begun(self.segments)
-        self._origin = begun[-1]  # where the order that holds now begins
+        self.origin = _origin(self.segments)  # where the order that holds now begins
         self.order = order or _mixed_order(sources, seed, self.segments)
         self._first, self._spans = self._of_steps() if sources.epoch_steps is not None else self._of_windows()
 
@@ -224,7 +259,7 @@ class _Part:
             self._slots(left),
             last.step - done,
             begin,
-            max(begin, self._origin.position),
+            max(begin, self.origin.position),
         )
         return first, [_Span(number + 1, first.end, last.position + left, 1 << 62, whole)]
 
@@ -242,7 +277,7 @@ class _Part:
             left = begin + length - position
             if self.sources.tail != "drop" or left >= last.global_batch:
                 whole_begin = begin if last.epoch_position is None else last.epoch_position
-                known = max(whole_begin, self._origin.position)
+                known = max(whole_begin, self.origin.position)
                 first_step = step if last.epoch_step is None else last.epoch_step
                 slots = self._slots(left, position - known)
                 first = _PartEpoch(number, step, position, slots, first_step, whole_begin, known)
@@ -363,12 +398,7 @@ class _Part:
         It has another global batch, or also other weights.
         """
         epoch, position = self.epoch_of(step), self.position(step)
-        given, left = self.windows(step)
-        begins_order = weights is not None or (
-            self.sources.epoch_steps is None and self.sources.tail == "drop" and len(self.sources.samples) > 1
-        )
-        none = (0,) * len(self.sources.samples)
-        return RunSegment(
+        segment = RunSegment(
             step,
             position,
             epoch.number,
@@ -377,25 +407,19 @@ class _Part:
             self.counts(position),
             epoch.first_step,
             epoch.first_position,
-            (given or none) if begins_order else (),
-            (left or none) if begins_order else (),
         )
+        if weights is None and not self.sources.batch_is_of_order:
+            return segment
+        return segment.beginning(self.windows(step), self.sources)
 
-    def windows(self, step: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the samples of each source before `step` and left in its epoch.
+    def windows(self, step: int) -> Windows | None:
+        """Return the windows of the epoch of a step, as they are before it.
 
-        Samples returned before a change of the order in this epoch are not counted.
-
-        Both are empty between epochs, and where an epoch is so many steps.
+        None where an epoch is so many steps.
         """
-        epoch, position = self.epoch_of(step), self.position(step)
-        if self.sources.epoch_steps is not None or position == epoch.first_position:
-            return (), ()
-        draws = self.counts(position)
-        assert isinstance(self.order, MixedOrder)
-        begins, ends = self.order.window_at(position)
-        given = tuple(draw - begin for draw, begin in zip(draws, begins, strict=True))
-        return given, tuple(end - draw for draw, end in zip(draws, ends, strict=True))
+        if not isinstance(self.order, MixedOrder):
+            return None
+        return self.order.windows_at(self.position(step))
 
 
 class Run:
@@ -477,7 +501,7 @@ class Run:
             for times, count in zip(changes.most, sources.samples, strict=False)
         ]
         return EndlessOrder(
-            _orders(sources, self.seed, self.segments, ()),
+            _orders(sources, self.seed, self.segments),
             stages,
             position=origin.position,
             draws=origin.draws,
@@ -487,7 +511,29 @@ class Run:
     @property
     def origin(self) -> RunSegment:
         """The segment that the order of the last one begins with."""
-        return _begun(self.segments)[-1]
+        return _origin(self.segments)
+
+    def order_begin(self, step: int) -> RunSegment:
+        """Return a segment that the order of a step can begin with.
+
+        That is the last change of the order, or the beginning of the epoch if that is later.
+        """
+        origin = self._parts[self._part_of(step)].origin
+        epoch = self.epoch_of(step)
+        if self.sources.epoch_steps is not None or not origin.position or epoch.number == origin.epoch:
+            return origin
+        return RunSegment(
+            epoch.first_step,
+            epoch.first_position,
+            epoch.number,
+            self._parts[self._part_of(epoch.first_step)].segments[-1].global_batch,
+            origin.weights,
+            self.counts(epoch.first_position),
+            epoch.first_step,
+            epoch.first_position,
+            begins_order=True,
+            opened=origin.opened,
+        )
 
     def _batches(self) -> list[int]:
         """Return the global batches from the last segment on."""
@@ -513,8 +559,8 @@ class Run:
                 segment = self._after_deferred(segment)
         else:
             segment = before.segment(step, batch, weights)
-        order = None if segment.given else before.order
-        segments = [*_begun(before.segments), segment]
+        order = None if segment.begins_order else before.order
+        segments = [before.segments[0], before.origin, segment]
         dropped = before.dropped
         if before.skip == "drop":
             dropped = [*dropped, range(before.segments[-1].position, segment.position)]
@@ -805,12 +851,10 @@ class Run:
         order = order if isinstance(order, EndlessOrder) else self._part_at(position).order
         return tuple(order.counts(position).tolist())
 
-    def windows(self, step: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the samples of each source before `step` and left in its epoch.
+    def windows(self, step: int) -> Windows | None:
+        """Return the windows of the epoch of a step, as they are before it.
 
-        Samples returned before a change of the order in this epoch are not counted.
-
-        Both are empty between epochs, and where an epoch is so many steps.
+        None where an epoch is so many steps.
         """
         part = self._parts[self._part_of(step)]
         return part.windows(part.begin if part.skip == "defer" else step)
@@ -904,19 +948,18 @@ class MicroRun(Run):
         return positions[begin:end]
 
 
-def _begun(segments: Sequence[RunSegment]) -> list[RunSegment]:
-    """Return the segments that begin an order."""
-    return [segment for segment in segments if segment.given or segment is segments[0]]
+def _origin(segments: Sequence[RunSegment]) -> RunSegment:
+    """Return the segment that the order of the last one begins with."""
+    return next((one for one in reversed(segments) if one.begins_order), segments[0])
 
 
-def _orders(
-    sources: Sources, seed: int, segments: Sequence[RunSegment], opened: Sequence[Sequence[tuple[int, int]]]
-) -> list[Order]:
+def _orders(sources: Sources, seed: int, segments: Sequence[RunSegment]) -> list[Order]:
     """Return the order of each source.
 
     How many adjacent samples stay together is the same over the whole run, and for any topology.
     """
     batch, found = segments[0].global_batch, []
+    opened = _origin(segments).opened
     for number, samples in enumerate(sources.samples):
         mean = sources.mean_bytes[number] if sources.mean_bytes else 1.0
         adjacent = max(1, min(int(sources.run_bytes / max(mean, 1.0)), batch // 8))
@@ -938,43 +981,14 @@ def _mixed_order(sources: Sources, seed: int, segments: Sequence[RunSegment]) ->
 
     It begins at the last change.
     """
-    begun = _begun(segments)
-    origin = begun[-1]
-    opened, until = _windows(begun, sources.samples)
+    origin = _origin(segments)
     return MixedOrder(
-        _orders(sources, seed, segments, opened),
+        _orders(sources, seed, segments),
         origin.weights,
         sources.stop,
         position=origin.position,
         draws=origin.draws,
         number=origin.epoch,
-        until=None if origin.begins_epoch else until,
+        until=None if origin.begins_epoch else origin.until,
         whole=segments[-1].global_batch if sources.tail == "drop" else 1,
     )
-
-
-def _windows(
-    begun: Sequence[RunSegment], samples: Sequence[int]
-) -> tuple[list[list[tuple[int, int]]], list[int]]:
-    """Return each source's interrupted windows and the current one's end.
-
-    Under `stop="all"` that is the draw by which each sample has come, under ``"first"`` the one before any repeats.
-    Both are as many draws after the first of the epoch as there are samples. If the change came in the middle of a
-        permuted part, only the end of the part has all of it.
-    """
-    opened: list[list[tuple[int, int]]] = [[] for _ in samples]
-    until: list[int] = []
-    for before, segment in pairwise(begun):
-        goes_on = before.epoch == segment.epoch and until
-        ends = []
-        for source, count in enumerate(samples):
-            draw = segment.draws[source]
-            end = until[source] if goes_on else draw - segment.given[source] + count
-            window = max(draw - segment.given[source], before.draws[source]), draw + segment.left[source]
-            first, last = cut_to_round(*window, draw // count, count)
-            if first < draw < last:
-                opened[source].append((first, last))
-                end = draw if first >= end else max(end, last)
-            ends.append(end)
-        until = ends
-    return opened, until

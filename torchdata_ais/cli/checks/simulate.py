@@ -20,7 +20,7 @@ from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.ranks.intervals import spread_of, usual_interval
 from torchdata_ais.reading.planned import Traffic, traffic_of
 from torchdata_ais.reading.requests import Wanted
-from torchdata_ais.state import EpochPart, PlanState, Segment, to_plain
+from torchdata_ais.state import EpochBegin, PlanState, Segment, SourceCounts, packed, to_plain
 from torchdata_ais.store import StoreOptions
 
 _PAGE = 10_000  # objects in a page of a listing of AIStore's own buckets; other listings often have 1,000
@@ -268,20 +268,17 @@ class _Stored(NamedTuple):
 def _state_bytes(run: Run, samples: int) -> int:
     """Return the length of a state as JSON, after the first epoch."""
     shuffle = run.sources.shuffle
-    segment = Segment(0, 0, 0, run.segments[0].global_batch)
+    segment, all_of_it = Segment(0, 0, 0, run.segments[0].global_batch), packed([samples])
     state = PlanState(
         plan=PLAN_VERSION,
-        sources=["0" * 16],
-        removed=[],
+        sources=bytes(8),
         weights="0" * 16,
         order=("" if shuffle is None else f"shuffle={shuffle!r}, ") + "stop='first'",
         seed=run.seed,
         segments=[segment],
         step=run.epoch(0).end,
-        position=samples,
-        epoch=1,
-        draws=[samples],
-        within=EpochPart(run.epoch(0).end, samples),
+        epoch=EpochBegin(1, run.epoch(0).end, samples),
+        counts=SourceCounts(all_of_it, all_of_it, all_of_it, all_of_it),
     )
     return len(json.dumps(to_plain(state)))
 
