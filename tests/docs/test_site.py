@@ -90,12 +90,21 @@ def test_the_site_is_built_strictly(tmp_path: Path) -> None:
     done = build(tmp_path)
     assert done.returncode == 0, done.stderr
     assert not dead_links(tmp_path.resolve())
+    loaded = re.compile(
+        r"""<(?:script|img|iframe)[^>]*src="?https?:|<link[^>]*href="?https?:|url\(.?https?:"""
+    )
+    assert not [path for path in tmp_path.rglob("*.html") if loaded.search(path.read_text())]
     start = (tmp_path / "index.html").read_text()
     assert 'href="docs/order/"' in start  # absolute in the README
     assert 'src="docs/images/pets.jpg"' in start
     reading = (tmp_path / "api" / "reading" / "index.html").read_text()
     assert "Brace templates" in reading
     assert 'class="highlight"' in reading  # the examples of docstrings are code
+    for page in (tmp_path / "api").rglob("*.html"):
+        text = page.read_text()
+        assert "<blockquote" not in text, page  # and so are those below "Memory:"
+        assert "Example:" not in text, page
+    assert '<span class="whole">--help</span>' in (tmp_path / "docs/command_line/index.html").read_text()
     assert "AISSourceLister" in (tmp_path / "search" / "search_index.json").read_text()
 
 
