@@ -43,7 +43,7 @@ CASES = [
         [("this package", "ours, DataLoader2, W=2"), ("webdataset", "webdataset, W=2")],
     ),
 ]
-WIDTH, LEFT, LONGEST, BAR, GAP = 760, 250, 400, 18, 6
+WIDTH, LEFT, LONGEST, BAR, GAP = 760, 290, 400, 18, 6
 OURS, OTHERS, INK = "#76b900", "#9aa0a6", "#333"
 
 

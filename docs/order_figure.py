@@ -12,7 +12,7 @@ from torchdata_ais import AISSampleReader, AISSourceLister, SampleIndex, ais_loa
 from torchdata_ais.testing import example_shards
 
 SHARDS, SAMPLES, SIDE, GAP, TOP = 12, 25, 200, 40, 24
-INK, DOT = "#777", "#00796b"  # readable on a light and a dark page
+INK, DOT = "#7d7d7d", "#00998a"  # readable on a light and a dark page
 
 
 def orders() -> dict[str, list[int]]:
@@ -46,7 +46,7 @@ def draw() -> str:
         parts.append(f'<path d="{dots}" stroke="{DOT}" stroke-width="2"/>')
         parts.append(f'<text x="{left}" y="{TOP + SIDE + 18}" fill="{INK}">position in the epoch →</text>')
     root = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {3 * (SIDE + GAP)} {TOP + SIDE + 26}"'
-    return "\n".join([root + ' font-family="sans-serif" font-size="12">', *parts, "</svg>"]) + "\n"
+    return "\n".join([root + ' font-family="sans-serif" font-size="13">', *parts, "</svg>"]) + "\n"
 
 
 if __name__ == "__main__":

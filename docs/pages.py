@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ TEXTS = (
     "benchmarks/README.md",
 )
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
+INLINE_CODE = re.compile(r"<code>([^<\n]+)</code>")
+LONG_WORD = 24
 
 
 def sources() -> dict[str, Path]:
@@ -44,6 +47,8 @@ def on_files(files: Files, *, config: Any) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:  # noqa: ARG001 - mkdocs' names
     """Link to the page where there is one; name files that are not on the site without a link."""
     here = posixpath.dirname(page.file.src_uri)
+    if here == "docs":
+        page.meta.setdefault("search", {"boost": 2})  # a guide is found before the reference
 
     def linked(found: re.Match[str]) -> str:
         text, target, anchor = found.groups()
@@ -57,3 +62,14 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         return text if there else found[0]  # not a link, but code
 
     return LINK.sub(linked, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Keep the words of inline code whole: a browser would break a line within ``--help``. Long ones may break."""
+
+    def whole(word: str) -> str:
+        return f'<span class="whole">{word}</span>' if 1 < len(unescape(word)) <= LONG_WORD else word
+
+    return INLINE_CODE.sub(
+        lambda code: "<code>" + " ".join(whole(word) for word in code[1].split(" ")) + "</code>", html
+    )

@@ -13,8 +13,8 @@ from typing import Any
 WIDTH, LEFT, TRACK, BAR = 760, 150, 22, 16
 FIRST, MS = 6, 400
 """The step to begin with, and how many milliseconds are shown."""
-COLORS = {"wait for data": "#e8710a", "batch": "#00796b", "loop": "#9aa0a6"}
-INK = "#777"  # readable on a light and a dark page
+COLORS = {"wait for data": "#e8710a", "batch": "#00998a", "loop": "#9aa0a6"}
+INK = "#7d7d7d"  # readable on a light and a dark page
 
 
 def tracks(trace: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

@@ -29,9 +29,9 @@ def test_every_public_name_stands_in_the_reference() -> None:
 def test_every_guide_stands_in_the_navigation() -> None:
     config = (ROOT / "mkdocs.yml").read_text()
     guides = {path.name for path in (ROOT / "torchdata_ais" / "docs").glob("*.md")}
-    assert guides == set(re.findall(r"^ +- docs/(\w+\.md)$", config, re.MULTILINE))
+    assert guides == set(re.findall(r"^ +-(?: [\w, ]+:)? docs/(\w+\.md)$", config, re.MULTILINE))
     assert {path.name for path in PAGES.glob("*.md")} == set(
-        re.findall(r"- api/(\w+\.md)$", config, re.MULTILINE)
+        re.findall(r"-(?: [\w ]+:)? api/(\w+\.md)$", config, re.MULTILINE)
     )
 
 
@@ -90,12 +90,21 @@ def test_the_site_is_built_strictly(tmp_path: Path) -> None:
     done = build(tmp_path)
     assert done.returncode == 0, done.stderr
     assert not dead_links(tmp_path.resolve())
+    loaded = re.compile(
+        r"""<(?:script|img|iframe)[^>]*src="?https?:|<link[^>]*href="?https?:|url\(.?https?:"""
+    )
+    assert not [path for path in tmp_path.rglob("*.html") if loaded.search(path.read_text())]
     start = (tmp_path / "index.html").read_text()
     assert 'href="docs/order/"' in start  # absolute in the README
     assert 'src="docs/images/pets.jpg"' in start
     reading = (tmp_path / "api" / "reading" / "index.html").read_text()
     assert "Brace templates" in reading
     assert 'class="highlight"' in reading  # the examples of docstrings are code
+    for page in (tmp_path / "api").rglob("*.html"):
+        text = page.read_text()
+        assert "<blockquote" not in text, page  # and so are those below "Memory:"
+        assert "Example:" not in text, page
+    assert '<span class="whole">--help</span>' in (tmp_path / "docs/command_line/index.html").read_text()
     assert "AISSourceLister" in (tmp_path / "search" / "search_index.json").read_text()
 
 

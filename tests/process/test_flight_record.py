@@ -77,6 +77,8 @@ def test_a_stall_puts_the_stacks_of_all_processes_on_record(tmp_path: Path) -> N
     assert all(part.stacks and not part.trouble for part in flight.processes)
     assert "stand_still" in flight.processes[1].stacks
     sentences = explain_flight(flight)
+    assert not any("\n" in line or "not waiting" in line for line in sentences)
+    assert sentences[-1].startswith("no request is late")
     assert any("worker process 0" in line for line in sentences)
     assert any("stand_still" in line and "test_flight_record.py" in line for line in sentences)
 

@@ -44,7 +44,7 @@ def test_the_script_of_the_guide_trains_and_continues_on_another_number_of_ranks
     folder = Path("photos")
     for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)
-        for number in range(32):
+        for number in range(24):
             Image.new("RGB", (64, 64), (number, 0, 0)).save(folder / name / f"{number}.jpg")
     convert("photos", "shards/train-%06d.tar", index=True)
     guide = (Path(torchdata_ais.__file__).parent / "docs" / "ddp.md").read_text()
@@ -52,7 +52,7 @@ def test_the_script_of_the_guide_trains_and_continues_on_another_number_of_ranks
     Path("train.py").write_text(script)
     run = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
     first = run_module(*run, "2", "train.py", timeout_s=110)
-    assert re.findall(r"epoch (\d): (\d) steps of 16 samples on 2 ranks", first) == [("0", "4"), ("1", "4")]
+    assert f"torchrun --nproc-per-node 2 train.py\n```\n```text\n{first}```" in guide
     Path("train.py").write_text(script.replace("loader.epochs(2)", "loader.epochs(3)"))
     again = run_module(*run, "1", "train.py", timeout_s=110)
-    assert re.findall(r"epoch (\d): (\d) steps of 16 samples on 1 ranks", again) == [("2", "4")]
+    assert re.findall(r"epoch (\d): (\d) steps of 16 samples on 1 ranks", again) == [("2", "3")]

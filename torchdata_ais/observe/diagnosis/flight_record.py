@@ -119,10 +119,11 @@ def explain_flight(flight: Flight) -> list[str]:
     except (OverflowError, ValueError, OSError):
         when = "at no time of day"
     begin = f"rank {rank.rank} of {rank.ranks} on {rank.node} (pid {rank.pid}), {when} by its clock"
-    lines = [f"{begin}, after {rank.step} batches, in epoch {rank.epoch}", f"why: {flight.why}"]
+    lines = [f"{begin}, after {rank.step} batches, in epoch {rank.epoch}"]
+    lines += f"why: {flight.why}".splitlines()  # torch adds lines to an error of a worker
     if rank.waiting_s > _LONG_S / 5:
         lines.append(f"its training loop had waited {time_text(rank.waiting_s)} for the next batch")
-    elif rank.step:
+    elif rank.step and not _is_stall(flight):
         lines.append("its training loop was not waiting for data")
     for part in flight.processes:
         lines += _of_process(part, flight.at)
@@ -184,9 +185,17 @@ def _conclusion(flight: Flight) -> str:
     if waiting:
         waited_s, part, request = max(waiting, key=lambda one: one[0])
         return f"look at {request.host} first: {part.name} has waited {time_text(waited_s)} there for {request.name}"
-    if flight.rank.waiting_s > 1.0:
+    if flight.rank.waiting_s > 1.0 or _is_stall(flight):
         return _late_work(flight)
     return "loading was not waited for: look at the stacks of the main process, and at the other ranks"
+
+
+def _is_stall(flight: Flight) -> bool:
+    """Return whether an error ended the wait of the loop.
+
+    `waiting_s` is 0 again then.
+    """
+    return flight.why.startswith("StallError")
 
 
 def _late_work(flight: Flight) -> str:
