@@ -32,6 +32,7 @@ class RealCluster:
 
     endpoint: str
 
+    # The options are those of the SDK's class, in each of its versions.
     def client(self, **options: Any) -> Any:
         """Return a new `aistore.sdk.Client` of this cluster."""
         from aistore.sdk import Client

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -22,6 +22,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 
 if TYPE_CHECKING:
+    from torchdata_ais.codecs.decoder import SpecName
     from torchdata_ais.jobs.dsort import DsortResult
 
 
@@ -62,8 +63,7 @@ def init(
 
     made: Any = function_named(function)
     if not isinstance(made, type):
-        options: dict[str, Any] = {"size": size} if size else {}
-        made = shard_etl(decode=decode or None, **options)(made)
+        made = shard_etl(decode=cast("SpecName | None", decode or None), size=size or None)(made)
     where = options_for(endpoint).endpoint
     ensure_etl(where, name, made, dependencies=dependency or (), replace_other=replace)
     echo(f"{name} runs; read through it with AISSourceLister(..., etl_name={name!r})", err=True)

@@ -129,6 +129,8 @@ Encoder = Callable[[dict[str, Any]], dict[str, Any]]
 
 Fields that begin with ``_`` are passed on unchanged.
 """
+EncoderSpec = bool | Mapping[str, Callable[[Any], object]] | Encoder | None
+"""Argument of `build_encoder`: whether to encode, functions by field, or one for samples."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ class FieldEncoder:
 
 
 def build_encoder(
-    spec: bool | Mapping[str, Callable[[Any], Any]] | Encoder | None = True,
+    spec: EncoderSpec = True,
     *,
     allow_pickle: bool = False,
     quality: int = 100,

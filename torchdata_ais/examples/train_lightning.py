@@ -77,6 +77,7 @@ class PetsData(lightning.LightningDataModule):
             self._loader = None
 
 
+# The options are those of Lightning's class.
 def trainer(**options: Any) -> lightning.Trainer:
     """Return a trainer for loaders that split the data themselves."""
     return lightning.Trainer(accelerator="cpu", use_distributed_sampler=False, **options)

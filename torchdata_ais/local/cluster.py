@@ -393,6 +393,7 @@ class LocalCluster:
         self._running()
         return self._secret.text
 
+    # The options are those of the SDK's class, in each of its versions.
     def client(self, **options: Any) -> Any:
         """Return a new `aistore.sdk.Client` of this cluster, with its token.
 

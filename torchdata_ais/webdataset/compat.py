@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch.utils.data import DataLoader, IterableDataset
-from typing_extensions import Self, Unpack
+from typing_extensions import Self
 
 from torchdata_ais._util.arguments import check_number, checked
 from torchdata_ais.errors import UsageError
+from torchdata_ais.reading.open_shard import Safety
+from torchdata_ais.store import Cluster, ObjectCache, Retry
 from torchdata_ais.webdataset import filters
 from torchdata_ais.webdataset.cache import FileKeeper
 from torchdata_ais.webdataset.currying import without_example
@@ -25,7 +29,7 @@ from torchdata_ais.webdataset.shardlists import (
 )
 from torchdata_ais.webdataset.shuffling import detshuffle as _detshuffle
 from torchdata_ais.webdataset.shuffling import shuffle as _shuffle
-from torchdata_ais.webdataset.tariterators import SampleNames, tarfile_to_samples
+from torchdata_ais.webdataset.tariterators import tarfile_to_samples
 from torchdata_ais.webdataset.utils import Place, pytorch_worker_info
 
 
@@ -96,11 +100,18 @@ class FluidInterface:
 
     @checked
     def shuffle(
-        self, size: int = 1000, initial: int = 100, *, bufsize: int | None = None, **named: Any
+        self,
+        size: int = 1000,
+        initial: int = 100,
+        *,
+        bufsize: int | None = None,
+        rng: random.Random | None = None,
+        seed: Any = None,
+        handler: Handler | None = None,
     ) -> Self:
         """Shuffle through a buffer of `size` items; below 1 nothing is done."""
         size = size if bufsize is None else bufsize
-        return self if size < 1 else self.compose(_shuffle(size, initial, **named))
+        return self if size < 1 else self.compose(_shuffle(size, initial, rng, seed, handler))
 
     def mcached(self) -> Self:
         """Keep the items of the first pass in memory."""
@@ -113,6 +124,9 @@ def _method(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **named: Any) -> Any:
         return self.compose(make(*args, **named))
 
+    of = inspect.signature(make)
+    owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__signature__ = of.replace(parameters=[owner, *of.parameters.values()])  # type: ignore[attr-defined]
     method.__name__, method.__qualname__ = name, f"FluidInterface.{name}"
     method.__doc__ = without_example(make)
     return method
@@ -156,6 +170,7 @@ class Processor:
         ['1', '2']
     """
 
+    # As webdataset has it: what the filter takes is not known here.
     def __init__(self, make: Callable[..., Any], *args: Any, **named: Any) -> None:
         self._stage = make(*args, **named)
 
@@ -179,6 +194,9 @@ class WebLoader(DataPipeline, FluidInterface):
         [0, 1, 2, 3, 4, 5]
     """
 
+    __signature__ = inspect.signature(DataLoader)
+
+    # As webdataset has it: the arguments are those of torch's class, in each of its versions.
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(DataLoader(*args, **named))
 
@@ -209,7 +227,15 @@ class WebDataset(DataPipeline, FluidInterface):
         empty_check: Whether a worker without any sample is an error.
         verbose: No effect.
         seed: For `shardshuffle` and `resampled`.
-        **loading: Further arguments of `tarfile_samples`.
+        adjacent: A key that comes back later in its shard is an error, or a separate sample (``"split"``).
+        require: Fields that every sample must have.
+        cache: `torchdata_ais.store.ObjectCache`, to keep whole shards in a folder; of web files, too.
+        open_shards: As in `torchdata_ais.AISFileLoader`.
+        prefetch_bytes: As in `torchdata_ais.AISFileLoader`.
+        retry: As in `torchdata_ais.AISFileLoader`.
+        max_errors: As in `torchdata_ais.AISFileLoader`.
+        cluster: See `torchdata_ais.store.Cluster`.
+        safety: As in `torchdata_ais.AISFileLoader`.
 
     Yields:
         `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``.
@@ -246,7 +272,16 @@ class WebDataset(DataPipeline, FluidInterface):
         empty_check: bool = True,
         verbose: bool = False,
         seed: Any = None,
-        **loading: Unpack[SampleNames],
+        *,
+        adjacent: Literal["error", "split"] = "error",
+        require: str = "",
+        cache: ObjectCache | None = None,
+        open_shards: int = 1,
+        prefetch_bytes: int | None = None,
+        retry: Retry | None = None,
+        max_errors: float | None = None,
+        cluster: Cluster = None,
+        safety: Safety | None = None,
     ) -> None:
         super().__init__()
         if mode not in (None, "resampled"):
@@ -266,16 +301,24 @@ class WebDataset(DataPipeline, FluidInterface):
             if size > 0:
                 self.append(_detshuffle(size, seed=seed) if detshuffle else _shuffle(size, seed=seed))
         if cache_dir is not None and cache_size != 0:
-            if loading.get("cache") is not None:
+            if cache is not None:
                 raise UsageError.at("both cache= and cache_dir= were given", todo="pass one of them")
-            loading["cache"] = _cache(cache_dir, cache_size)
+            cache = _cache(cache_dir, cache_size)
         self.append(
             tarfile_to_samples(
                 handler=handler,
                 select_files=select_files,
                 rename_files=rename_files,
                 local_path=True,
-                **loading,
+                adjacent=adjacent,
+                require=require,
+                cache=cache,
+                open_shards=open_shards,
+                prefetch_bytes=prefetch_bytes,
+                retry=retry,
+                max_errors=max_errors,
+                cluster=cluster,
+                safety=safety,
             )
         )
         if empty_check:

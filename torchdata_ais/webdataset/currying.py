@@ -90,7 +90,10 @@ class Filter:
         functools.update_wrapper(self, f)
         self.f = f
         self.stage = stage
+        of = inspect.signature(f)
+        self.__signature__ = of.replace(parameters=list(of.parameters.values())[1:])  # for help()
 
+    # Whatever the function takes: it is checked by the function's signature.
     def __call__(self, *args: Any, **named: Any) -> Stage:
         """Return the stage: `f` with all its arguments but the source."""
         if isinstance(self.f, Through):
@@ -132,6 +135,7 @@ class Through:
         self.kind = kind
         self.__name__ = name
         self.__doc__ = without_example(kind)
+        self.__signature__ = inspect.signature(kind)
         self.prepare = prepare
 
     def __call__(self, data: Iterable[Any], *args: Any, **named: Any) -> Iterator[Any]:

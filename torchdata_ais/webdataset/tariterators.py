@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain, groupby
-from typing import Any, Literal, TypedDict
-
-from typing_extensions import Unpack
+from typing import Any, Literal
 
 from torchdata_ais.errors import AISError, ReadError, UsageError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
@@ -40,11 +39,11 @@ class ShardStream(io.RawIOBase):
         opened: Whether reading has started.
     """
 
-    def __init__(self, url: str, **named: Any) -> None:
+    def __init__(self, url: str, *, bufsize: int = 8192, cluster: Cluster = None) -> None:
         super().__init__()
         self.url = url
         self.opened = False
-        self._named = named
+        self._open = partial(open_stream, url, bufsize=bufsize, cluster=cluster)
         self._stream: Any = None
 
     def readable(self) -> bool:
@@ -55,7 +54,7 @@ class ShardStream(io.RawIOBase):
         """Read into `buffer`; return how many bytes, 0 at the end."""
         if self._stream is None:
             self.opened = True
-            self._stream = open_stream(self.url, **self._named)
+            self._stream = self._open()
         return int(self._stream.readinto(buffer))
 
     def close(self) -> None:
@@ -129,25 +128,6 @@ def _no_stream(what: str, url: str) -> UsageError:
     )
 
 
-class LoadingNames(TypedDict, total=False):
-    """Arguments of `torchdata_ais.AISFileLoader` that webdataset lacks."""
-
-    open_shards: int
-    prefetch_bytes: int | None
-    retry: Retry | None
-    max_errors: float | None
-    cluster: Cluster
-    safety: Safety | None
-
-
-class SampleNames(LoadingNames, total=False):
-    """Further arguments of `tarfile_samples`, for `WebDataset`."""
-
-    adjacent: Literal["error", "split"]
-    require: str
-    cache: ObjectCache | None
-
-
 def tarfile_samples(
     src: Iterable[Any],
     handler: Handler = reraise_exception,
@@ -158,7 +138,12 @@ def tarfile_samples(
     require: str = "",
     local_path: bool = False,
     cache: ObjectCache | None = None,
-    **loading: Unpack[LoadingNames],
+    open_shards: int = 1,
+    prefetch_bytes: int | None = None,
+    retry: Retry | None = None,
+    max_errors: float | None = None,
+    cluster: Cluster = None,
+    safety: Safety | None = None,
 ) -> Iterator[Sample]:
     """Yield the samples of shards, only whole ones.
 
@@ -174,15 +159,19 @@ def tarfile_samples(
         require: Fields that every sample must have.
         local_path: Whether samples of local files say where theirs is, as ``__local_path__``.
         cache: `torchdata_ais.store.ObjectCache`, to keep whole shards in a folder; of web files, too.
-        **loading: Further arguments of `torchdata_ais.AISFileLoader`: ``open_shards prefetch_bytes retry max_errors
-            cluster safety``.
+        open_shards: As in `torchdata_ais.AISFileLoader`.
+        prefetch_bytes: As in `torchdata_ais.AISFileLoader`.
+        retry: As in `torchdata_ais.AISFileLoader`.
+        max_errors: As in `torchdata_ais.AISFileLoader`.
+        cluster: See `torchdata_ais.store.Cluster`.
+        safety: As in `torchdata_ais.AISFileLoader`.
 
     Yields:
         `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``. One with a field ``__bad__`` that is
         not empty is left out.
     """
     names: dict[str, str] = {}
-    shards = readable(src, names, handler, loading.get("open_shards", 1), local_path)
+    shards = readable(src, names, handler, open_shards, local_path)
     keeper = None if cache is None else FileKeeper.of(cache)
     first = next(shards, None)
     if first is None:
@@ -193,7 +182,12 @@ def tarfile_samples(
         select_files=select_files,
         rename_files=rename_files,
         cache=keeper,
-        **loading,
+        open_shards=open_shards,
+        prefetch_bytes=prefetch_bytes,
+        retry=retry,
+        max_errors=max_errors,
+        cluster=cluster,
+        safety=safety,
     )
     shard = name = shown = ""
     path: str | None = None
@@ -222,7 +216,11 @@ tarfile_to_samples = pipelinefilter(tarfile_samples)
 
 
 def url_opener(
-    data: Iterable[Any], handler: Handler = reraise_exception, **named: Any
+    data: Iterable[object],
+    handler: Handler = reraise_exception,
+    *,
+    bufsize: int = 8192,
+    cluster: Cluster = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield ``{"url", "stream"}`` for each shard.
 
@@ -232,7 +230,8 @@ def url_opener(
     Args:
         data: URLs, paths, or ``{"url": ...}``.
         handler: Called with an item that names no shard.
-        **named: For `gopen`.
+        bufsize: As in `gopen`.
+        cluster: See `torchdata_ais.store.Cluster`.
     """
     for item in with_commands(data):
         try:
@@ -242,7 +241,7 @@ def url_opener(
                 return
             continue
         more = item if isinstance(item, Mapping) else {}
-        yield {**more, "url": url, "stream": ShardStream(url, **named)}
+        yield {**more, "url": url, "stream": ShardStream(url, bufsize=bufsize, cluster=cluster)}
 
 
 def tar_file_iterator(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torchdata_ais.codecs import build_encoder
 from torchdata_ais.codecs.encoder import Encoder
@@ -25,9 +25,11 @@ class TarWriter(_TarWriter):
 
     __signature__ = inspect.signature(_TarWriter)
 
-    def __init__(self, fileobj: Any, *args: Any, **named: Any) -> None:
-        _refuse_command(fileobj)
-        super().__init__(fileobj, *args, **named)
+    if not TYPE_CHECKING:  # type checkers see the arguments of the class above
+
+        def __init__(self, fileobj: Any, *args: Any, **named: Any) -> None:
+            _refuse_command(fileobj)
+            super().__init__(fileobj, *args, **named)
 
 
 class ShardWriter(_ShardWriter):
@@ -39,9 +41,11 @@ class ShardWriter(_ShardWriter):
 
     __signature__ = inspect.signature(_ShardWriter)
 
-    def __init__(self, pattern: str, *args: Any, overwrite: bool | None = None, **named: Any) -> None:
-        _refuse_command(pattern)
-        super().__init__(pattern, *args, overwrite=overwrite, **named)
+    if not TYPE_CHECKING:  # type checkers see the arguments of the class above
+
+        def __init__(self, pattern: str, *args: Any, overwrite: bool | None = None, **named: Any) -> None:
+            _refuse_command(pattern)
+            super().__init__(pattern, *args, overwrite=overwrite, **named)
 
     def close(self) -> None:
         """Finish the last shard and the manifest."""

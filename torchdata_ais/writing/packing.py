@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torchdata_ais.codecs import EncodeError, build_encoder
+from torchdata_ais.codecs.encoder import EncoderSpec
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, UsageError
 from torchdata_ais.errors.text import Remedy, in_programs
 from torchdata_ais.samples import split_name
@@ -60,7 +61,7 @@ class SamplePacker:
     def __init__(
         self,
         *,
-        encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
+        encoder: EncoderSpec = True,
         keep_meta: bool = False,
         allow_pickle: bool = False,
         quality: int = 100,

@@ -13,6 +13,7 @@ import xxhash
 
 from torchdata_ais._util.arguments import check_function, check_number, checked
 from torchdata_ais._util.files import naming
+from torchdata_ais.codecs.encoder import EncoderSpec
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.errors.text import Remedy, in_commands, in_programs
 from torchdata_ais.store import Cluster, StoreOptions, cluster_options, delete_object, given_options
@@ -216,7 +217,7 @@ class ShardWriter(Writer):
         group: str = "bigdata",
         mode: int = 0o0444,
         mtime: float | None = None,
-        encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
+        encoder: EncoderSpec = True,
         keep_meta: bool = False,
         allow_pickle: bool = False,
         quality: int = 100,

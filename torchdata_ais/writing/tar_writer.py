@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from torchdata_ais._util.arguments import checked
+from torchdata_ais.codecs.encoder import EncoderSpec
 from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.writing.archive import OpenArchive, Writer, check_format
 from torchdata_ais.writing.packing import SamplePacker
@@ -80,7 +81,7 @@ class TarWriter(Writer):
         group: str = "bigdata",
         mode: int = 0o0444,
         compress: bool | str | None = None,
-        encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
+        encoder: EncoderSpec = True,
         keep_meta: bool = False,
         mtime: float | None = None,
         format: Any = None,  # noqa: A002 - webdataset's name

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torchdata_ais._util.arguments import check_function, checked_options
 from torchdata_ais._util.process_pool import OrderedPool
 from torchdata_ais.codecs import Decoder, build_encoder, imagehandler
-from torchdata_ais.codecs.encoder import Encoder
+from torchdata_ais.codecs.encoder import Encoder, EncoderSpec
 from torchdata_ais.codecs.media import checked_media
 from torchdata_ais.errors import (
     NEVER_SKIPPED,
@@ -48,7 +48,7 @@ class Transform:
         self._load, self._seed = load, seed
         self._select, self._map, self._rng = edit.select, edit.map, edit.rng
         decode = edit.decode
-        self._decode = Decoder(cast("SpecName", decode), partial=True) if isinstance(decode, str) else decode
+        self._decode = Decoder(decode, partial=True) if isinstance(decode, str) else decode
         self._check = Decoder(imagehandler("pil"), checked_media, partial=True) if edit.check else None
         self._encode = edit.encode()
         self._fields = edit.kept
@@ -127,18 +127,6 @@ class Transform:
             ) from error
 
 
-class EditNames(TypedDict, total=False):
-    """The single names of an `Edit`, without those that `TarWriter` has, too."""
-
-    select: Callable[[dict[str, Any]], Any] | None
-    decode: Any
-    map: Callable[..., Any] | None
-    rng: bool
-    fields: str | Iterable[str] | None
-    keys: Literal["keep", "number"]
-    check: bool
-
-
 @checked_options
 @dataclass(frozen=True)
 class Edit:
@@ -168,14 +156,14 @@ class Edit:
         True
     """
 
-    select: Callable[[dict[str, Any]], Any] | None = None
-    decode: Any = None
-    map: Callable[..., Any] | None = None
+    select: Callable[[dict[str, Any]], object] | None = None
+    decode: SpecName | Callable[[dict[str, Any]], object] | None = None
+    map: Callable[..., object] | None = None
     rng: bool = False
     fields: str | Iterable[str] | None = None
     keys: Literal["keep", "number"] = "keep"
     check: bool = False
-    encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True
+    encoder: EncoderSpec = True
     allow_pickle: bool = False
     quality: int = 100
     allow_nan: bool = False

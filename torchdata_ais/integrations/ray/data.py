@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from torchdata_ais.codecs.encoder import EncoderSpec
 from torchdata_ais.errors import MissingLibraryError, UsageError
 from torchdata_ais.index import (
     IndexedSamples,
@@ -284,7 +285,7 @@ class ShardDatasink(Datasink):
         group: str = "bigdata",
         mode: int = 0o0444,
         mtime: float | None = None,
-        encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
+        encoder: EncoderSpec = True,
         keep_meta: bool = False,
         allow_pickle: bool = False,
         quality: int = 100,

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchdata_ais.codecs import Decoder
+from torchdata_ais.codecs.decoder import SpecName
+from torchdata_ais.codecs.handlers import Handler
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, DuplicateFieldError, SampleError, UsageError
 from torchdata_ais.reading.runs import whole_runs, whole_samples
 from torchdata_ais.tar import TarReader, archive_size, decompress
@@ -20,6 +22,10 @@ from torchdata_ais.writing.targets import compression_for, new_compressor
 
 _BLOCK_BYTES = 256 << 10
 _MAX_SAMPLE_BYTES = 1 << 30  # as for load_tar
+
+
+Specs = SpecName | Handler | list[SpecName | Handler] | tuple[SpecName | Handler, ...]
+"""Specifications for `torchdata_ais.Decoder`, one or several."""
 
 
 class TransformError(SampleError):
@@ -51,7 +57,7 @@ class ShardTransform:
     """
 
     function: Callable[..., Any]
-    decode: str | Sequence[Any] | None = None
+    decode: Specs | None = None
     decoder: Mapping[str, Any] = field(default_factory=dict)
     packer: Mapping[str, Any] = field(default_factory=dict)
 
@@ -147,10 +153,10 @@ def parse_args(text: str) -> Any:
         return text
 
 
-def decoder_specs(decode: str | Sequence[Any]) -> tuple[Any, ...]:
+def decoder_specs(decode: Specs) -> tuple[SpecName | Handler, ...]:
     """Return one specification or several as a tuple."""
-    if isinstance(decode, str) or callable(decode):
-        return (decode,)
-    if not isinstance(decode, Sequence):
+    if isinstance(decode, list | tuple):
+        return tuple(decode)
+    if not isinstance(decode, str) and not callable(decode):
         raise UsageError.at(f"decode={decode!r}", todo='pass a specification such as "pil", or several')
-    return tuple(decode)
+    return (decode,)

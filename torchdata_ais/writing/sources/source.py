@@ -10,7 +10,7 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from torchdata_ais._util.arguments import checked_options
 from torchdata_ais.codecs.handlers import FIELD_KINDS, MEDIA_KINDS
@@ -174,19 +174,6 @@ _NAMES = {2: ("train", "val"), 3: ("train", "val", "test")}
 _FRACTION = re.compile(r"(?:(?P<name>[\w.-]+)=)?(?P<part>\d*\.?\d+)")
 
 
-class SourceNames(TypedDict, total=False):
-    """The single names of `SourceOptions`."""
-
-    kind: Kind
-    columns: Mapping[str, str] | None
-    root: str | os.PathLike[str] | None
-    shuffle: bool
-    image_field: str | None
-    part: str | None
-    split: str | None
-    allow_outside: bool
-
-
 @checked_options
 @dataclass(frozen=True)
 class SourceOptions:
@@ -227,10 +214,6 @@ class SourceOptions:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        if self.columns is not None and not isinstance(self.columns, Mapping):
-            raise UsageError.at(
-                f"columns={self.columns!r} says no names", todo='pass columns={"image_path": "jpg"}'
-            )
         for column, field in (self.columns or {}).items():
             if str(field).startswith("."):
                 raise UsageError.at(
