@@ -637,10 +637,12 @@ class AISLoader:
                 "rank %d of %d has no batch in epoch %d: %s", world.rank, world.size, self.epoch, why
             )
             return
-        todo = "return the sample from the function" if "None" in why else "check what the stages leave out"
         raise LoaderError.at(
             f"epoch {self.epoch} has no batch{where}: {why}",
-            todo=Remedy(todo, "pass allow_empty=True if that may be"),
+            todo=Remedy(
+                "check that functions return their sample, and what stages leave out",
+                "pass allow_empty=True if that may be",
+            ),
         )
 
     def _tell_of_batch(self) -> bool:

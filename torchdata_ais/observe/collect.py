@@ -172,7 +172,7 @@ def first_empty(counts: Counts) -> str:
 
     Example:
         >>> first_empty({"load_tar": (3, 9), "map_sample(f)": (9, 0)})
-        'map_sample(f) returned None for all of 9 samples'
+        'map_sample(f) took 9 items and returned none'
     """
     for text, (taken, given) in counts.items():
         if taken > 0 and given <= 0:

@@ -106,12 +106,8 @@ def none_returned(stage: str, taken: int) -> str:
 
     Example:
         >>> none_returned("select(f)", 7)
-        'select(f) was true for none of 7 items'
+        'select(f) took 7 items and returned none'
     """
-    if stage.startswith("map_sample("):
-        return f"{stage} returned None for all of {count_text(taken, 'sample')}"
-    if stage.startswith("select("):
-        return f"{stage} was true for none of {count_text(taken, 'item')}"
     return f"{stage} took {count_text(taken, 'item')} and returned none"
 
 
