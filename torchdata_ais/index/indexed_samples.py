@@ -198,6 +198,28 @@ def check_no_places(shards_from: ShardsFrom) -> None:
         )
 
 
+def _check_joinable(indexes: Sequence[IndexedSamples]) -> None:
+    """Raise `UsageError` unless `indexes` can be put one after the other."""
+    if not indexes:
+        raise UsageError.at("no index to join", todo="pass at least one")
+    kind = type(indexes).__name__ if isinstance(indexes, IndexedSamples) else ""
+    others = [] if kind else [one for one in indexes if not isinstance(one, IndexedSamples)]
+    if kind or others:
+        kind = kind or f"a list with {type(others[0]).__name__}"
+        raise UsageError.at(
+            f"concat() was given {kind}, not a list of indexes", todo="SampleIndex.concat([one, two])"
+        )
+    if any(index.joins for index in indexes):
+        raise UsageError.at("concat() of an index that is joined", todo="join what concat() returns")
+    shared = shared_samples([index.parts for index in indexes])
+    if shared is not None:
+        one, other, count = shared
+        raise UsageError.at(
+            f"{count} samples are in two of the indexes of concat(), numbers {one} and {other}",
+            todo="leave them out of one (index.select), or give an index a larger weight in a Mixture",
+        )
+
+
 class IndexedSamples(NumberedSamples):
     """The samples of one or several stored indexes, all or a selection.
 
@@ -301,24 +323,7 @@ class IndexedSamples(NumberedSamples):
             >>> len(SampleIndex.concat([one, two]))
             5
         """
-        if not indexes:
-            raise UsageError.at("no index to join", todo="pass at least one")
-        kind = type(indexes).__name__ if isinstance(indexes, IndexedSamples) else ""
-        others = [] if kind else [one for one in indexes if not isinstance(one, IndexedSamples)]
-        if kind or others:
-            kind = kind or f"a list with {type(others[0]).__name__}"
-            raise UsageError.at(
-                f"concat() was given {kind}, not a list of indexes", todo="SampleIndex.concat([one, two])"
-            )
-        if any(index.joins for index in indexes):
-            raise UsageError.at("concat() of an index that is joined", todo="join what concat() returns")
-        shared = shared_samples([index.parts for index in indexes])
-        if shared is not None:
-            one, other, count = shared
-            raise UsageError.at(
-                f"{count} samples are in two of the indexes of concat(), numbers {one} and {other}",
-                todo="leave them out of one (index.select), or give an index a larger weight in a Mixture",
-            )
+        _check_joinable(indexes)
         indexes = with_classes(indexes, classes)
         parts = Parts.concat([index.parts for index in indexes])
         labels: dict[int, Labels] = {}

@@ -525,6 +525,7 @@ class AISLoader:
         close_at_exit(items)
         return items if self._on_stats is None else with_stats(items, self, self._on_stats, self._stats_every)
 
+    # One generator with many branches: whatever an epoch starts must end where the generator ends.
     def _epoch_items(self, run: int) -> Iterator[Any]:
         meeting, runner = self._meeting, self._runner
         meeting.join(self._pipe, runner, self._next_epoch)

@@ -125,6 +125,14 @@ class Replay:
 logger = logging.getLogger("torchdata_ais")
 
 
+def _check_limits(maxcount: int, maxsize: float) -> None:
+    for name, value in (("maxcount", maxcount), ("maxsize", maxsize)):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError.at(f"{name}={value!r} is no number", todo="pass one, such as 1e9 for 1 GB")
+    if maxcount < 1 or maxsize <= 0:
+        raise UsageError.at(f"maxcount={maxcount}, maxsize={maxsize} allow no sample in a shard")
+
+
 class ShardWriter(Writer):
     """Write samples to a series of tar shards, each published when whole.
 
@@ -234,11 +242,7 @@ class ShardWriter(Writer):
                 todo="put the number in: train-%06d.tar",
             )
         check_number(self._step, 1, "shard_step")
-        for name, value in (("maxcount", maxcount), ("maxsize", maxsize)):
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise UsageError.at(f"{name}={value!r} is no number", todo="pass one, such as 1e9 for 1 GB")
-        if maxcount < 1 or maxsize <= 0:
-            raise UsageError.at(f"maxcount={maxcount}, maxsize={maxsize} allow no sample in a shard")
+        _check_limits(maxcount, maxsize)
         if resume and manifest is None:
             raise UsageError.at("resume=True needs to know what was written", todo="pass manifest=")
         if index and (self._compression or opener is not None):

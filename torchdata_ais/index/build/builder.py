@@ -105,6 +105,7 @@ _CHECKPOINT_S = 60.0
 logger = logging.getLogger("torchdata_ais")
 
 
+# One loop with many branches: each of the optional parts (a folder, progress) hooks into the same pass.
 def build_stored(
     sources: Any, how: Indexing, where: str | os.PathLike[str] | None, previous: IndexedSamples | None
 ) -> tuple[StoredIndex, str | None]:
@@ -119,8 +120,7 @@ def build_stored(
     if where is not None and os.fspath(where) == location.place:
         location.refuse_part()
     folder = MemoryFolder() if where is None else folder_at(where, how.options)
-    before = [] if previous is None else [previous]
-    before += [] if where is None else _standing(folder)
+    before = [one for one in (previous, *_standing(folder)) if one is not None]
     known = _known(urls, before, proven=how.method == "read")
     writer = IndexWriter(folder, list(dict.fromkeys(name for index in before for name in index.columns)))
     saved = time.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -154,15 +154,22 @@ def media_folder(
     digest = xxhash.xxh64()
     for file in found:
         digest.update(f"{file.path} {file.size}\n".encode("utf-8", "surrogateescape"))
-    kinds = {file.ending for file in found} & main
-    unit = "image" if kinds <= PICTURES else "sound" if kinds <= SOUNDS else "file"
-    source = ListSource(unit, items, digest.hexdigest(), LoadFiles(folder.reader(), tuple(classes), main))
+    source = ListSource(
+        _unit_of({file.ending for file in found} & main),
+        items,
+        digest.hexdigest(),
+        LoadFiles(folder.reader(), tuple(classes), main),
+    )
     source.notes = {"classes": classes} if classes else {}
     source.by_class = len(classes) > 1
     for empty in sorted({*classes} - {path.partition("/")[0] for path in groups}):
         omitted.add(f"a folder without a {what}, though a class", f"{empty}/")
     source.left_out = left_out(omitted)
     return source
+
+
+def _unit_of(kinds: Set[str]) -> str:
+    return "image" if kinds <= PICTURES else "sound" if kinds <= SOUNDS else "file"
 
 
 def picture_field(endings: Iterable[str], options: SourceOptions) -> Mapping[str, str]:

@@ -201,6 +201,7 @@ class LoadRow:
     numbers: Mapping[str, int]
     outside: bool = False
 
+    # Many branches: a cell is a file, a class, a value or bytes by its column and content, and each can be wrong.
     def __call__(self, item: tuple[int, Row]) -> dict[str, Any]:
         """Return the sample.
 
