@@ -56,7 +56,7 @@ class _Running(NamedTuple):
     seeds: SampleSeeds | None
     rows: BatchRows | None
 
-    def seed_of(self, sample: Any) -> int | None:
+    def seed_of(self, sample: object) -> int | None:
         """Return the seed for a sample.
 
         It differs from the seed of ``.map_sample(rng=True)``, or both would draw the same numbers.
@@ -125,8 +125,8 @@ class SampleDecoder(Pipe[Any], SlotStage):
 
     def __init__(
         self,
-        source: Any,
-        *specs: SpecName | Callable[[str, Any], Any],
+        source: object,
+        *specs: SpecName | Callable[[str, Any], object],
         only: Any = None,
         partial: bool = False,
         threads: int = 0,
@@ -207,7 +207,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
     def identity(self) -> str:
         return self._shown
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         stats = self.stats
         for sample, error in self._in_threads() if self._threads else self._one_by_one():
             stats.items += 1
@@ -301,7 +301,7 @@ _Function = Callable[[Any], Any] | Literal[False]
 _Rule = tuple[str, _Function]
 
 
-def _read(stream: Any) -> Any:
+def _read(stream: Any) -> object:
     return stream.read()
 
 
@@ -351,13 +351,13 @@ class StreamDecoder(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
-        *rules: tuple[str, Callable[[Any], Any] | Literal[False]],
+        source: object,
+        *rules: tuple[str, Callable[[Any], object] | Literal[False]],
         must_decode: bool = True,
-        defaults: Sequence[tuple[str, Callable[[Any], Any] | Literal[False]]] | None = None,
+        defaults: Sequence[tuple[str, Callable[[Any], object] | Literal[False]]] | None = None,
         on_error: OnError = "raise",
         max_errors: float | None = None,
-        **functions: Callable[[Any], Any] | Literal[False],
+        **functions: Callable[[Any], object] | Literal[False],
     ) -> None:
         super().__init__(source, on_error, max_errors)
         by_extension = [(f"*.{extension}", function) for extension, function in functions.items()]
@@ -374,11 +374,11 @@ class StreamDecoder(EachItem[Any]):
     def _shown(self) -> list[str]:
         return [repr(pattern) for pattern, _ in self._rules]
 
-    def _one(self, item: Any) -> dict[str, Any]:
+    def _one(self, item: object) -> dict[str, Any]:
         sample = require_dict(item, "xdecode")
         return keep_place({field: self._value(sample, field) for field in sample}, sample)
 
-    def _value(self, sample: dict[str, Any], field: str) -> Any:
+    def _value(self, sample: dict[str, Any], field: str) -> object:
         value = sample[field]
         if field.startswith("__"):
             return value

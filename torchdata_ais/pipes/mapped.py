@@ -63,8 +63,8 @@ class SampleMapper(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
-        f: Callable[..., Any],
+        source: object,
+        f: Callable[..., object],
         *,
         rng: bool = False,
         seed: int = 0,
@@ -85,7 +85,7 @@ class SampleMapper(EachItem[Any]):
         if self._rng:
             self._live = SampleSeeds(self, self.epoch_seed.next_epoch_of(self), self.epoch_seed.seed)
 
-    def _one(self, item: Any) -> Any:
+    def _one(self, item: object) -> object:
         more = (random.Random(self._live.of(item)),) if self._rng else ()
         result = self._f(item, *more)
         if result is None:
@@ -136,11 +136,11 @@ class DictMapper(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         *,
         on_error: OnError = "raise",
         max_errors: float | None = None,
-        **fs: Callable[[Any], Any],
+        **fs: Callable[[Any], object],
     ) -> None:
         super().__init__(source, on_error, max_errors)
         if not fs:
@@ -192,8 +192,8 @@ class TupleMapper(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
-        *fs: Callable[[Any], Any] | None,
+        source: object,
+        *fs: Callable[[Any], object] | None,
         on_error: OnError = "raise",
         max_errors: float | None = None,
     ) -> None:
@@ -206,7 +206,7 @@ class TupleMapper(EachItem[Any]):
     def _shown(self) -> list[str]:
         return ["None" if f is None else shown_function(f) for f in self._fs]
 
-    def _one(self, item: Any) -> tuple[Any, ...]:
+    def _one(self, item: object) -> tuple[object, ...]:
         if not isinstance(item, (tuple, list)):
             raise UsageError.at(
                 f"map_tuple was given an item of type {type(item).__name__}, not a tuple",
@@ -225,10 +225,10 @@ class _Table:
     torch would pickle a large one at each look at the graph.
     """
 
-    def __init__(self, extras: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, extras: Mapping[str, Mapping[str, object]]) -> None:
         self.extras = extras
 
-    def __call__(self, key: str) -> Mapping[str, Any]:
+    def __call__(self, key: str) -> Mapping[str, object]:
         return self.extras.get(key, {})
 
 
@@ -265,8 +265,8 @@ class Associator(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
-        associator: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]],
+        source: object,
+        associator: Mapping[str, Mapping[str, object]] | Callable[[str], Mapping[str, object]],
         *,
         on_error: OnError = "raise",
         max_errors: float | None = None,
@@ -274,7 +274,7 @@ class Associator(EachItem[Any]):
         super().__init__(source, on_error, max_errors)
         if callable(associator):
             check_function(associator, 1, "associate()")
-            self._extras: Callable[[str], Mapping[str, Any]] = associator
+            self._extras: Callable[[str], Mapping[str, object]] = associator
         elif isinstance(associator, Mapping):
             self._extras = _Table(associator)
         else:
@@ -287,7 +287,7 @@ class Associator(EachItem[Any]):
         table = self._extras
         return [f"{len(table.extras)} keys" if isinstance(table, _Table) else shown_function(table)]
 
-    def _one(self, item: Any) -> dict[str, Any]:
+    def _one(self, item: object) -> dict[str, Any]:
         sample = require_dict(item, "associate")
         if "__key__" not in sample:
             raise MissingFieldError.at(
