@@ -49,11 +49,11 @@ def unpickle_loads(data: bytes, *, allow_pickle: bool = False) -> Any:
     return _decoded("pkl", data, allow_pickle)
 
 
-def _decoded(field: str, data: bytes, allow_pickle: bool = False) -> Any:
+def _decoded(field: str, data: bytes, allow_pickle: bool = False) -> object:
     return FieldDecoder(_nothing, allow_pickle=allow_pickle)({field: data})[field]
 
 
-decoders: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
+decoders: Mapping[str, Callable[[bytes], object]] = MappingProxyType(
     {
         name: partial(_decoded, name)
         for kind, names in FIELD_KINDS.items()
@@ -110,7 +110,7 @@ class Decoder:
         """Return a new sample with decoded values."""
         return self._codec(sample)
 
-    def __call__(self, source: Any) -> Any:
+    def __call__(self, source: object) -> Any:
         """Return a sample decoded, or a dataset of decoded samples."""
         if isinstance(source, dict):
             return self._codec(source)

@@ -118,7 +118,7 @@ class StreamingOpen:
         del verbose
         self.handler = handler
 
-    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    def __call__(self, urls: Iterable[object]) -> Iterator[dict[str, Any]]:
         """Open one shard after the other."""
         return handled(map(named_by, with_commands(urls)), self._open, self.handler, "url_opener")
 
@@ -210,7 +210,7 @@ class LRUCleanup:
         self,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size: float = 1e12,
-        keyfn: Callable[[str], Any] | None = None,
+        keyfn: Callable[[str], object] | None = None,
         verbose: bool = False,
         interval: float | None = 30,
     ) -> None:

@@ -51,7 +51,7 @@ class EmptyCheck:
     def __init__(self, shards: int | None = None) -> None:
         self._shards = shards
 
-    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, source: Iterable[object]) -> Iterator[Any]:
         """Yield the items of `source`."""
         empty = True
         for item in source:
@@ -94,7 +94,7 @@ class FluidInterface:
 
     if TYPE_CHECKING:
 
-        def compose(self, *args: Any) -> Self: ...  # noqa: D102 - of DataPipeline
+        def compose(self, *args: object) -> Self: ...  # noqa: D102 - of DataPipeline
 
         def __getattr__(self, name: str) -> Callable[..., Self]: ...
 
@@ -106,7 +106,7 @@ class FluidInterface:
         *,
         bufsize: int | None = None,
         rng: random.Random | None = None,
-        seed: Any = None,
+        seed: object = None,
         handler: Handler | None = None,
     ) -> Self:
         """Shuffle through a buffer of `size` items; below 1 nothing is done."""
@@ -118,10 +118,10 @@ class FluidInterface:
         return self.compose(filters.Cached())
 
 
-def _method(name: str) -> Callable[..., Any]:
+def _method(name: str) -> Callable[..., object]:
     make = getattr(filters, name)
 
-    def method(self: Any, *args: Any, **named: Any) -> Any:
+    def method(self: Any, *args: object, **named: object) -> Any:
         return self.compose(make(*args, **named))
 
     of = inspect.signature(make)
@@ -144,12 +144,12 @@ class FluidWrapper(DataPipeline, FluidInterface):
         [[1, 2], [3]]
     """
 
-    def __init__(self, initial: Any) -> None:
+    def __init__(self, initial: object) -> None:
         super().__init__()
         self.append(initial)
 
 
-def behind(source: Any, stage: Any) -> DataPipeline:
+def behind(source: object, stage: object) -> DataPipeline:
     """Return a dataset of a stage's output for any iterable.
 
     That includes datasets and loaders.
@@ -171,10 +171,10 @@ class Processor:
     """
 
     # As webdataset has it: what the filter takes is not known here.
-    def __init__(self, make: Callable[..., Any], *args: Any, **named: Any) -> None:
+    def __init__(self, make: Callable[..., object], *args: object, **named: object) -> None:
         self._stage = make(*args, **named)
 
-    def __call__(self, source: Any) -> DataPipeline:
+    def __call__(self, source: object) -> DataPipeline:
         """Return a dataset of what the filter makes of `source`."""
         return behind(source, self._stage)
 
@@ -255,23 +255,23 @@ class WebDataset(DataPipeline, FluidInterface):
     @checked
     def __init__(
         self,
-        urls: Any,
+        urls: object,
         handler: Handler = reraise_exception,
         mode: str | None = None,
         resampled: bool = False,
         repeat: bool = False,
         shardshuffle: int | bool | None = None,
         cache_size: float = -1,
-        cache_dir: Any = None,
-        url_to_name: Any = None,
+        cache_dir: object = None,
+        url_to_name: object = None,
         detshuffle: bool = False,
-        nodesplitter: Any = single_node_only,
-        workersplitter: Any = split_by_worker,
+        nodesplitter: object = single_node_only,
+        workersplitter: object = split_by_worker,
         select_files: Callable[[str], bool] | None = None,
         rename_files: Callable[[str], str] | None = None,
         empty_check: bool = True,
         verbose: bool = False,
-        seed: Any = None,
+        seed: object = None,
         *,
         adjacent: Literal["error", "split"] = "error",
         require: str = "",
@@ -334,7 +334,7 @@ def _cache(folder: Any, size: float) -> FileKeeper:
     return FileKeeper(str(path), 1 << 62 if size < 0 else int(size))
 
 
-def _say_ignored(**arguments: Any) -> None:
+def _say_ignored(**arguments: object) -> None:
     for name, value in arguments.items():
         if value:
             logger.warning("WebDataset(%s=%r) has no effect, as in webdataset", name, value)

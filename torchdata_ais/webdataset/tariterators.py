@@ -50,7 +50,7 @@ class ShardStream(io.RawIOBase):
         """Return True."""
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: object) -> int:
         """Read into `buffer`; return how many bytes, 0 at the end."""
         if self._stream is None:
             self.opened = True
@@ -64,7 +64,7 @@ class ShardStream(io.RawIOBase):
         super().close()
 
 
-def stream_in(item: Any) -> Any:
+def stream_in(item: object) -> Any:
     """Return the open stream of ``{"url", "stream"}``.
 
     None where there is none, or a `ShardStream` not yet read.
@@ -73,7 +73,7 @@ def stream_in(item: Any) -> Any:
     return None if isinstance(stream, ShardStream) and not stream.opened else stream
 
 
-def readable_runs(stream: Any, url: str, handler: Handler, options: ShardOptions) -> Iterator[Run]:
+def readable_runs(stream: object, url: str, handler: Handler, options: ShardOptions) -> Iterator[Run]:
     """Yield the whole runs of members that a stream holds from its position.
 
     It may be compressed, and stays open.
@@ -102,7 +102,7 @@ def readable_runs(stream: Any, url: str, handler: Handler, options: ShardOptions
         policy.goes_on(error, stats, "tar_file_expander")
 
 
-def _blocks(stream: Any, url: str) -> Iterator[bytes]:
+def _blocks(stream: object, url: str) -> Iterator[bytes]:
     read = getattr(stream, "read", None)
     if not callable(read):
         raise _no_stream(f"an object of type {type(stream).__name__}", url)
@@ -129,7 +129,7 @@ def _no_stream(what: str, url: str) -> UsageError:
 
 
 def tarfile_samples(
-    src: Iterable[Any],
+    src: Iterable[object],
     handler: Handler = reraise_exception,
     select_files: Callable[[str], bool] | None = None,
     rename_files: Callable[[str], str] | None = None,
@@ -245,7 +245,7 @@ def url_opener(
 
 
 def tar_file_iterator(
-    fileobj: Any,
+    fileobj: object,
     skip_meta: str | None = r"__[^/]*__($|/)",
     handler: Handler = reraise_exception,
     select_files: Callable[[str], bool] | None = None,
@@ -271,11 +271,11 @@ def tar_file_iterator(
 
 
 def tar_file_expander(
-    data: Iterable[Any],
+    data: Iterable[object],
     handler: Handler = reraise_exception,
     select_files: Callable[[str], bool] | None = None,
     rename_files: Callable[[str], str] | None = None,
-    eof_value: Any = {},  # noqa: B006 - webdataset's mark for the end of a shard; never changed
+    eof_value: object = {},
 ) -> Iterator[dict[str, Any]]:
     """Yield ``{"fname", "data", "__url__"}`` for each member.
 
@@ -348,7 +348,7 @@ def group_by_keys(data: Iterable[dict[str, Any]], handler: Handler = reraise_exc
             yield sample
 
 
-def _members(data: Iterable[dict[str, Any]], places: dict[str, str]) -> Iterator[tuple[MemberPath, Any]]:
+def _members(data: Iterable[dict[str, Any]], places: dict[str, str]) -> Iterator[tuple[MemberPath, object]]:
     last: dict[str, Any] | None = None
 
     def member(item: dict[str, Any], ends: str = "") -> tuple[MemberPath, Any]:
@@ -375,7 +375,7 @@ def base_plus_ext(path: str) -> tuple[str, str] | tuple[None, None]:
     return (None, None) if parts is None else (parts[0], path[len(parts[0]) + 1 :])
 
 
-def valid_sample(sample: Any) -> bool:
+def valid_sample(sample: object) -> bool:
     """Return whether `sample` is a dict with a field, not marked as bad."""
     return isinstance(sample, dict) and bool(sample) and not sample.get("__bad__")
 
