@@ -402,7 +402,7 @@ def convert(
     post: Callable[[str], object] | None = None,
     start_shard: int = 0,
     verbose: bool | int = False,
-    opener: Callable[[str], Any] | None = None,
+    opener: Callable[[str], object] | None = None,
     compress: bool | str | None = None,
     format: object = None,  # noqa: A002 - webdataset's name
     index: bool | str | Taker = False,

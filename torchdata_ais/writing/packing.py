@@ -76,7 +76,7 @@ class SamplePacker:
         self._has_warned = False
         self._tar = TarBuilder(mtime=mtime or 0, mode=mode, user=user, group=group)
 
-    def __call__(self, sample: Mapping[str, Any]) -> Packed:
+    def __call__(self, sample: Mapping[str, object]) -> Packed:
         """Return the members of a sample.
 
         Raises:
@@ -119,7 +119,9 @@ class SamplePacker:
             )
         return Packed(key, blocks, size, sum(sizes), tuple(fields), tuple(sizes))
 
-    def _members(self, key: str, sample: Mapping[str, Any]) -> Iterator[tuple[str, str, bytes | bytearray]]:
+    def _members(
+        self, key: str, sample: Mapping[str, object]
+    ) -> Iterator[tuple[str, str, bytes | bytearray]]:
         seen: set[str] = set()
         for field in sorted(sample):
             if field in _BY_READERS or (field[:1] == "_" and not self._keep_meta):
@@ -151,7 +153,7 @@ class SamplePacker:
             yield name, lowered, _bytes(key, field, sample[field])
 
 
-def key_of(sample: Mapping[str, Any]) -> str:
+def key_of(sample: Mapping[str, object]) -> str:
     """Return the key of a sample, if readers will find the same one.
 
     Raises:
@@ -181,14 +183,14 @@ def key_of(sample: Mapping[str, Any]) -> str:
     return key
 
 
-def _check_names(sample: Mapping[Any, Any]) -> None:
+def _check_names(sample: Mapping[Any, object]) -> None:
     for field in sample:
         if not isinstance(field, str):
             key = sample.get("__key__")
             raise UsageError.at(f"sample {key!r} has a field {field!r}", todo="name fields by str", key=key)
 
 
-def _bytes(key: str, field: str, value: Any) -> bytes | bytearray:
+def _bytes(key: str, field: str, value: object) -> bytes | bytearray:
     if isinstance(value, bytes | bytearray):
         return value
     if isinstance(value, memoryview):

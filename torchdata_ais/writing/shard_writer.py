@@ -212,13 +212,13 @@ class ShardWriter(Writer):
         post: Callable[[str], object] | None = None,
         start_shard: int = 0,
         verbose: bool | int = False,
-        opener: Callable[[str], Any] | None = None,
+        opener: Callable[[str], object] | None = None,
         *,
         manifest: str | None = None,
         resume: bool = False,
         cluster: Cluster = None,
         compress: bool | str | None = None,
-        format: Any = None,  # noqa: A002 - webdataset's name
+        format: object = None,  # noqa: A002 - webdataset's name
         index: bool | str | Taker = False,
         shard_step: int = 1,
         user: str = "bigdata",
@@ -337,7 +337,7 @@ class ShardWriter(Writer):
         self._replay = Replay([])
         return self.cursor
 
-    def write(self, obj: Mapping[str, Any]) -> int:
+    def write(self, obj: Mapping[str, object]) -> int:
         """Write one sample, all of it or nothing; return its fields' bytes.
 
         Returns 0 for a sample that a finished shard of the resumed series holds.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from torchdata_ais._util.arguments import checked
 from torchdata_ais.codecs.encoder import EncoderSpec
@@ -76,7 +75,7 @@ class TarWriter(Writer):
     @checked
     def __init__(
         self,
-        fileobj: Any,
+        fileobj: object,
         user: str = "bigdata",
         group: str = "bigdata",
         mode: int = 0o0444,
@@ -84,7 +83,7 @@ class TarWriter(Writer):
         encoder: EncoderSpec = True,
         keep_meta: bool = False,
         mtime: float | None = None,
-        format: Any = None,  # noqa: A002 - webdataset's name
+        format: object = None,  # noqa: A002 - webdataset's name
         *,
         allow_pickle: bool = False,
         quality: int = 100,
@@ -108,7 +107,7 @@ class TarWriter(Writer):
         target = open_target(name, partial(cluster_options, given_options(cluster)))
         self._archive = OpenArchive(target, compression)
 
-    def write(self, obj: Mapping[str, Any]) -> int:
+    def write(self, obj: Mapping[str, object]) -> int:
         """Write one sample, all of it or nothing; return its fields' bytes."""
         sample = self._pack(obj)
         self._archive.add(sample)

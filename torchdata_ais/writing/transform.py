@@ -53,7 +53,7 @@ class Transform:
         self._encode = edit.encode()
         self._fields = edit.kept
 
-    def __call__(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Outcome]]:
+    def __call__(self, items: Iterable[tuple[object, object]]) -> list[tuple[Any, Outcome]]:
         """Return the outcome of each item with its cursor.
 
         Raises:
@@ -61,7 +61,7 @@ class Transform:
         """
         return [(cursor, self.one(item)) for cursor, item in items]
 
-    def one(self, item: Any) -> Outcome:
+    def one(self, item: object) -> Outcome:
         """Return the outcome of one item."""
         try:
             return self._sample(item)
@@ -70,7 +70,7 @@ class Transform:
         except Exception as error:  # noqa: BLE001 - the caller decides
             return error
 
-    def _sample(self, item: Any) -> dict[str, Any] | None:
+    def _sample(self, item: object) -> dict[str, Any] | None:
         sample = self._load(item)
         if self._select is not None and not self._call("select", self._select, sample):
             return None
@@ -109,7 +109,7 @@ class Transform:
             )
         return kept
 
-    def _call(self, what: str, function: Callable[..., Any], sample: dict[str, Any], *more: Any) -> Any:
+    def _call(self, what: str, function: Callable[..., object], sample: dict[str, Any], *more: object) -> Any:
         try:
             return function(sample, *more)
         except Exception as error:
@@ -294,7 +294,7 @@ def _told(error: Exception) -> Exception:
 
 
 def outcomes(
-    source: Source, at: Any, transform: Transform, processes: int, start_method: str | None
+    source: Source, at: object, transform: Transform, processes: int, start_method: str | None
 ) -> Generator[tuple[Any, Outcome], None, None]:
     """Yield the outcome of each item, in order, with the cursor after it."""
     if processes == 1:
@@ -307,7 +307,7 @@ def outcomes(
             yield from made
 
 
-def _chunks(items: Iterator[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
+def _chunks(items: Iterator[tuple[object, object]]) -> Iterator[list[tuple[Any, Any]]]:
     """Yield items in lists, bounded in number and bytes."""
     chunk: list[tuple[Any, Any]] = []
     size = 0

@@ -164,7 +164,7 @@ def _layout_of(folder: Path, kind: str) -> tuple[str, list[Path]]:
     return kind, []
 
 
-def _shards(source: Any, how: SourceOptions, store: Store) -> ShardSource:
+def _shards(source: object, how: SourceOptions, store: Store) -> ShardSource:
     if how.kind == "auto":
         _check_archive(source)
     omitted = Omitted()
@@ -193,7 +193,7 @@ def _check_inside(folder: str | os.PathLike[str], table: str | os.PathLike[str])
         )
 
 
-def _bucket_folder(source: Any, how: SourceOptions, store: Store) -> BucketFolder | None:
+def _bucket_folder(source: object, how: SourceOptions, store: Store) -> BucketFolder | None:
     """Return the media files of a bucket, if the source is a bucket folder.
 
     Raises:
@@ -245,7 +245,7 @@ def _table(names: list[str], how: SourceOptions, store: Store, is_empty_folder: 
     return table(names, options, root=base, columns=how.columns, source_options=how)
 
 
-def _check_folder(source: Any, is_folder: bool) -> None:
+def _check_folder(source: object, is_folder: bool) -> None:
     if not isinstance(source, str | os.PathLike):
         raise UsageError.at(
             f"a folder is one path, not a {type(source).__name__} of several", todo="convert them one by one"
@@ -280,7 +280,7 @@ def _both(shard: str, other: str, folder: str) -> UsageError:
     )
 
 
-def _check_archive(source: Any) -> None:
+def _check_archive(source: object) -> None:
     """Refuse a file of this machine whose name is not that of a shard."""
     if not isinstance(source, str | os.PathLike) or not Path(source).is_file():
         return

@@ -87,11 +87,11 @@ class Source(ABC):
         self.by_class = False
 
     @abstractmethod
-    def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
+    def items(self, cursor: object = None) -> Iterator[tuple[Any, Any]]:
         """Yield ``(cursor, item)``; a cursor is the JSON position after its item."""
 
     @abstractmethod
-    def done(self, cursor: Any) -> int:
+    def done(self, cursor: object) -> int:
         """Return how many units are over at a cursor."""
 
     @abstractmethod
@@ -138,7 +138,7 @@ class ListSource(Source):
         begin = cursor or 0
         yield from enumerate(self._take(self._positions[begin:]), begin + 1)
 
-    def _take(self, positions: Sequence[int]) -> Iterator[Any]:
+    def _take(self, positions: Sequence[int]) -> Iterator[object]:
         return (self._items[position] for position in positions)
 
     def done(self, cursor: Any) -> int:

@@ -135,7 +135,7 @@ class TableColumns:
         return names, {name: number for number, name in enumerate(names)}
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> object:
     """Return the whole number that a label is; None of NaN.
 
     pandas makes floats of integers with gaps. Anything else is returned as it is.
@@ -150,7 +150,7 @@ def _whole(value: Any) -> Any:
     return int(found[1]) if found else value
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: object) -> str:
     if isinstance(value, Mapping):
         return _kind_of(value.get("bytes")) or _kind_of(value.get("path"))
     if isinstance(value, bytes):
@@ -310,7 +310,7 @@ class LoadRow:
             )
         self._put(sample, "json", {**rest, **entries})
 
-    def _put(self, sample: dict[str, Any], field: str, value: Any) -> None:
+    def _put(self, sample: dict[str, Any], field: str, value: object) -> None:
         if field in sample:
             raise EncodeError.at(
                 f"two columns give the field {field!r}",
@@ -320,7 +320,7 @@ class LoadRow:
             )
         sample[field] = value
 
-    def _file(self, value: Any, where: str, key: str) -> tuple[bytes, str]:
+    def _file(self, value: object, where: str, key: str) -> tuple[bytes, str]:
         """Return the bytes that a cell holds or names, and their name."""
         path = ""
         if isinstance(value, Mapping):
