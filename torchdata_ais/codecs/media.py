@@ -262,7 +262,7 @@ def _timed(av: Any, container: Any, kind: str, begin: float) -> Iterator[tuple[f
 
 
 def _sound(
-    av: Any, frames: Iterator[tuple[float, Any]], rate: int, begin: float, end: float
+    av: Any, frames: Iterator[tuple[float, object]], rate: int, begin: float, end: float
 ) -> Iterator[torch.Tensor]:
     """Yield the samples of the frames, those of the part alone."""
     import torch
