@@ -60,7 +60,7 @@ class Sample(dict[str, Any]):
 
     place: int
 
-    def __init__(self, *args: Any, place: int = -1) -> None:
+    def __init__(self, *args: object, place: int = -1) -> None:
         super().__init__(*args)
         self.place = place
 
@@ -103,7 +103,7 @@ class Sample(dict[str, Any]):
             )
 
     @property
-    def _shown_url(self) -> Any:
+    def _shown_url(self) -> object:
         url = self["__url__"]
         return short_name(url) if isinstance(url, str) else url
 
@@ -164,7 +164,7 @@ class PlannedSample(Sample):
     source: int
     draw: int
 
-    def __init__(self, *args: Any, place: int = -1, source: int = 0, draw: int = 0) -> None:
+    def __init__(self, *args: object, place: int = -1, source: int = 0, draw: int = 0) -> None:
         super().__init__(*args, place=place)
         self.source = source
         self.draw = draw

@@ -23,7 +23,7 @@ from torchdata_ais.errors import AISError, ArgumentError, UsageError
 __all__ = ["check_kinds"]
 
 
-_CALLABLE: Any = collections.abc.Callable
+_CALLABLE: object = collections.abc.Callable
 
 _SHOWN = 60
 _NUMBERS: dict[type, type] = {int: numbers.Integral, float: numbers.Real}
@@ -37,7 +37,7 @@ _SERIES = frozenset([list, tuple, collections.abc.Sequence])
 
 
 def check_kinds(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     bound: inspect.BoundArguments,
     name: str,
     *,
@@ -76,7 +76,7 @@ def check_kinds(
 
 
 @functools.lru_cache(512)
-def _kinds_of(owner: Any) -> Mapping[str, Any]:
+def _kinds_of(owner: object) -> Mapping[str, object]:
     """Return the annotations that can be looked up where the program runs."""
     found: dict[str, Any] = {}
     for name, written in getattr(owner, "__annotations__", {}).items():
@@ -88,7 +88,7 @@ def _kinds_of(owner: Any) -> Mapping[str, Any]:
     return found
 
 
-def _fits(value: Any, kind: Any, *, failed: bool) -> bool:
+def _fits(value: object, kind: object, *, failed: bool) -> bool:
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return any(_fits(value, one, failed=failed) for one in get_args(kind))
@@ -102,7 +102,7 @@ def _fits(value: Any, kind: Any, *, failed: bool) -> bool:
     return _fits_class(value, base, failed=failed)
 
 
-def _fits_class(value: Any, base: type, *, failed: bool) -> bool:
+def _fits_class(value: object, base: type, *, failed: bool) -> bool:
     if base is bool:  # as numpy has it, and 0 and 1
         return isinstance(value, numbers.Integral) or type(value).__name__ in ("bool_", "bool")
     if base in _NUMBERS:
@@ -121,7 +121,7 @@ def _fits_class(value: Any, base: type, *, failed: bool) -> bool:
         return True
 
 
-def _is_choice(value: Any, kind: Any) -> bool:
+def _is_choice(value: object, kind: object) -> bool:
     """Return whether a value has the type of the choices without being one."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     return any(
@@ -132,12 +132,12 @@ def _is_choice(value: Any, kind: Any) -> bool:
     )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _words(kind: Any) -> str:
+def _words(kind: object) -> str:
     r"""Return the accepted values, in words.
 
     Example:
@@ -286,7 +286,7 @@ class Call(NamedTuple):
         name: Its name in messages.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     bound: inspect.BoundArguments
     name: str
 
@@ -297,8 +297,8 @@ class Call(NamedTuple):
 
 def check_call(
     function: Any,
-    arguments: tuple[Any, ...],
-    named: Mapping[str, Any],
+    arguments: tuple[object, ...],
+    named: Mapping[str, object],
     signature: inspect.Signature | None = None,
 ) -> Call:
     """Raise `ArgumentError` unless `function` takes these arguments.
@@ -336,7 +336,7 @@ def check_call(
         ) from None
 
 
-def check_function(function: Any, count: int, name: str) -> None:
+def check_function(function: object, count: int, name: str) -> None:
     """Raise `UsageError` unless `function` can be called with `count` values.
 
     Functions without a signature, as many written in C, are accepted unchecked.
@@ -374,7 +374,9 @@ argument: 'label'. Pass a function of 1 value; functools.partial fixes others
         ) from None
 
 
-def check_number(value: Any, least: float, name: str, *, optional: bool = False, whole: bool = True) -> None:
+def check_number(
+    value: object, least: float, name: str, *, optional: bool = False, whole: bool = True
+) -> None:
     """Raise `UsageError` unless `value` is a number of at least `least`.
 
     Example:
@@ -416,7 +418,7 @@ def whole_number(value: Any, name: str, least: int = 0, most: int = 2**62) -> in
     return number
 
 
-def check_seed(seed: Any) -> None:
+def check_seed(seed: object) -> None:
     """Refuse at once a seed that is not an integer.
 
     Example:

@@ -61,7 +61,7 @@ def init(
     from torchdata_ais.cli._run import function_named
     from torchdata_ais.jobs.etl import ensure_etl, shard_etl
 
-    made: Any = function_named(function)
+    made: object = function_named(function)
     if not isinstance(made, type):
         made = shard_etl(decode=cast("SpecName | None", decode or None), size=size or None)(made)
     where = options_for(endpoint).endpoint
@@ -206,7 +206,7 @@ def dsort(
     from torchdata_ais.cli._output import job_bars
     from torchdata_ais.jobs.dsort import DsortSpec, run_dsort
 
-    spec: Any
+    spec: object
     if source.endswith((".json", ".yaml", ".yml")) and "://" not in source:
         if target:
             raise UsageError.at("the specification says where to write", todo="leave PATTERN out")

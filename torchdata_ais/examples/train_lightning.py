@@ -55,7 +55,7 @@ class PetsData(lightning.LightningDataModule):
         batchsize: Samples a batch.
     """
 
-    def __init__(self, source: Any, steps: int, num_workers: int = 0, batchsize: int = 16) -> None:
+    def __init__(self, source: object, steps: int, num_workers: int = 0, batchsize: int = 16) -> None:
         super().__init__()
         self._source = source
         self._steps = steps

@@ -107,7 +107,7 @@ def _where(expression: pc.Expression, batch: pa.RecordBatch) -> npt.NDArray[np.b
     return mask
 
 
-def _answer(which: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> Any:
+def _answer(which: Callable[[pa.RecordBatch], object], batch: pa.RecordBatch) -> object:
     """Return the result of a function for the rows."""
     try:
         return which(batch)
@@ -123,7 +123,7 @@ def _answer(which: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> An
         ) from error
 
 
-def _mask(values: Any, length: int) -> npt.NDArray[np.bool_]:
+def _mask(values: object, length: int) -> npt.NDArray[np.bool_]:
     mask = np.asarray(values, dtype=bool)
     if mask.shape != (length,):
         raise UsageError.at(

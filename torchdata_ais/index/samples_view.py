@@ -162,7 +162,7 @@ def check_column(index: NumberedSamples, name: str) -> None:
         )
 
 
-def values_of(index: NumberedSamples, name: str, values: Any) -> Integers:
+def values_of(index: NumberedSamples, name: str, values: object) -> Integers:
     """Return one integer for each sample.
 
     The input is that of `IndexedSamples.with_column`.

@@ -40,7 +40,7 @@ def as_node(loader: AISLoader) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self._items: Iterator[Any] = iter(())
+            self._items: Iterator[object] = iter(())
 
         def reset(self, initial_state: dict[str, Any] | None = None) -> None:
             super().reset(initial_state)

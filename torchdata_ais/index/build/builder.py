@@ -46,7 +46,7 @@ class IndexLocation:
         options: How the shards are reached.
     """
 
-    def __init__(self, sources: Any, options: StoreOptions) -> None:
+    def __init__(self, sources: object, options: StoreOptions) -> None:
         only = sources[0] if isinstance(sources, list | tuple) and len(sources) == 1 else sources
         self._source = os.fspath(only) if isinstance(only, str | os.PathLike) else None
         self._options = options
@@ -107,7 +107,7 @@ logger = logging.getLogger("torchdata_ais")
 
 # One loop with many branches: each of the optional parts (a folder, progress) hooks into the same pass.
 def build_stored(
-    sources: Any, how: Indexing, where: str | os.PathLike[str] | None, previous: IndexedSamples | None
+    sources: object, how: Indexing, where: str | os.PathLike[str] | None, previous: IndexedSamples | None
 ) -> tuple[StoredIndex, str | None]:
     """Return the stored index of the samples of shards, and its folder.
 

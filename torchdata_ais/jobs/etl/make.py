@@ -130,7 +130,7 @@ def _server(
     decode: Specs | None,
     decoder: dict[str, Any],
     packer: dict[str, Any],
-) -> type[Any]:
+) -> type[object]:
     from torchdata_ais.jobs.etl.server import ShardServer
 
     if not callable(function):
@@ -160,7 +160,7 @@ class _Travelling(ShardTransform):
     So is the code of the user's own modules.
     """
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
         with ExitStack() as stack:
@@ -192,7 +192,7 @@ def _is_own(module: ModuleType) -> bool:
     return not any(path.is_relative_to(place) for place in installed)
 
 
-def _check_parameters(function: Callable[..., Any]) -> None:
+def _check_parameters(function: Callable[..., object]) -> None:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of functions written in C

@@ -61,7 +61,7 @@ class ShardTransform:
     decoder: Mapping[str, Any] = field(default_factory=dict)
     packer: Mapping[str, Any] = field(default_factory=dict)
 
-    def blocks(self, shard: Iterable[bytes], url: str, args: Any = "") -> Iterator[bytes]:
+    def blocks(self, shard: Iterable[bytes], url: str, args: object = "") -> Iterator[bytes]:
         """Yield the new shard, compressed by the ending of the old one's name.
 
         Args:
@@ -87,7 +87,7 @@ class ShardTransform:
             pending += compressor.flush()
         yield bytes(pending)
 
-    def _members(self, shard: Iterable[bytes], url: str, args: Any) -> Iterator[Any]:
+    def _members(self, shard: Iterable[bytes], url: str, args: object) -> Iterator[Any]:
         pack = SamplePacker(**self.packer)
         decode = None if self.decode is None else Decoder(*decoder_specs(self.decode), **self.decoder)
         more = {"args": args} if takes_args(self.function) else {}

@@ -244,7 +244,7 @@ def _order(call: Call, records: list[_Record], algorithm: Algorithm) -> None:
         records.sort(key=keys[kind], reverse=bool(algorithm.decreasing))
 
 
-def _content_key(call: Call, record: _Record, algorithm: Algorithm) -> Any:
+def _content_key(call: Call, record: _Record, algorithm: Algorithm) -> object:
     extension = algorithm.extension or ""
     file = next((file for file in record.files if file.name == record.key + extension), None)
     if file is None:
