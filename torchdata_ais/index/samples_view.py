@@ -26,6 +26,7 @@ from torchdata_ais.index.parts import Parts
 from torchdata_ais.index.rows import SHOWN, IndexedShard, SampleReference, entry_of, shown_rows
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.plan.permutation import Integers
+from torchdata_ais.samples import Fields
 from torchdata_ais.store import StoreOptions, resolve_options
 
 
@@ -307,7 +308,7 @@ class NumberedSamples:
         made._classes = union
         return made
 
-    def relabel(self, sample: dict[str, Any], reference: SampleReference, prefix: str = "") -> None:
+    def relabel(self, sample: Fields, reference: SampleReference, prefix: str = "") -> None:
         """Give a sample of bytes the labels of its classes in the union, if any.
 
         Args:

@@ -20,6 +20,7 @@ from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.pipes.planned.batches import check_planned
 from torchdata_ais.ranks.listing import Listing, shard_instance
 from torchdata_ais.ranks.rendezvous import begin_together
+from torchdata_ais.samples import Fields
 
 
 @checked
@@ -88,7 +89,7 @@ class _Source:
                 }
 
 
-def _samples(parts: list[int], source: _Source) -> Iterator[dict[str, Any]]:
+def _samples(parts: list[int], source: _Source) -> Iterator[Fields]:
     for number in parts:
         yield from source.part(number)
 

@@ -29,6 +29,7 @@ from torchdata_ais.pipes.base.seed import mix_seed
 from torchdata_ais.pipes.planned.batches import slots_above
 from torchdata_ais.pipes.planned.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
 from torchdata_ais.pipes.planned.stage import SlotStage
+from torchdata_ais.samples import Fields
 
 _AT_ONCE = 8
 """Samples a thread takes at a time: taken one by one, a twentieth of the time goes into handing them over."""
@@ -374,11 +375,11 @@ class StreamDecoder(EachItem[Any]):
     def _shown(self) -> list[str]:
         return [repr(pattern) for pattern, _ in self._rules]
 
-    def _one(self, item: object) -> dict[str, Any]:
+    def _one(self, item: object) -> Fields:
         sample = require_dict(item, "xdecode")
         return keep_place({field: self._value(sample, field) for field in sample}, sample)
 
-    def _value(self, sample: dict[str, Any], field: str) -> object:
+    def _value(self, sample: Fields, field: str) -> object:
         value = sample[field]
         if field.startswith("__"):
             return value
@@ -397,7 +398,7 @@ class StreamDecoder(EachItem[Any]):
                 **place_of(sample, field),
             ) from error
 
-    def _function(self, field: str, sample: dict[str, Any]) -> Any:
+    def _function(self, field: str, sample: Fields) -> Any:
         name = field.rpartition("/")[2].lower()
         for pattern, function in reversed(self._rules):
             if fnmatchcase(name, pattern) or fnmatchcase("." + name, pattern):

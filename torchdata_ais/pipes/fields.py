@@ -13,7 +13,7 @@ from torchdata_ais.errors.text import Remedy, in_programs
 from torchdata_ais.pipes.base.each_item import EachItem
 from torchdata_ais.pipes.base.policy import OnError, keep_place, place_of, require_dict
 from torchdata_ais.pipes.base.registry import stage
-from torchdata_ais.samples import shown_fields
+from torchdata_ais.samples import Fields, shown_fields
 
 _MISSING: object = ...  # what help() can show
 
@@ -238,7 +238,7 @@ class KeyExtractor(EachItem[Any]):
         found = [self._find(sample, alternatives) for alternatives in self._patterns]
         return tuple([sample[field] for field in found if field is not None])
 
-    def _find(self, sample: dict[str, Any], alternatives: tuple[str, ...]) -> str | None:
+    def _find(self, sample: Fields, alternatives: tuple[str, ...]) -> str | None:
         matches = [
             field
             for field in sample
@@ -318,7 +318,7 @@ class Renamer(EachItem[Any]):
     def _shown(self) -> list[str]:
         return ([] if self._keep else ["keep=False"]) + [f"{new}={old!r}" for new, old in self._specs.items()]
 
-    def _one(self, item: object) -> dict[str, Any]:
+    def _one(self, item: object) -> Fields:
         sample = require_dict(item, "rename")
         result = {name: value for name, value in sample.items() if self._keep and name not in self._old}
         try:
@@ -399,9 +399,9 @@ class KeyRenamer(EachItem[Any]):
     def _shown(self) -> list[str]:
         return [f"{new}={pattern!r}" for pattern, new in self._renamings]
 
-    def _one(self, item: object) -> dict[str, Any]:
+    def _one(self, item: object) -> Fields:
         sample = require_dict(item, "rename_keys")
-        result: dict[str, Any] = {}
+        result: Fields = {}
         matched: set[str] = set()
         for field, value in sample.items():
             pattern, new = self._match(field)

@@ -15,6 +15,7 @@ from torchdata_ais.pipes.base.policy import OnError, keep_place, place_of, requi
 from torchdata_ais.pipes.base.registry import stage
 from torchdata_ais.pipes.fields import first_field
 from torchdata_ais.pipes.planned.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
+from torchdata_ais.samples import Fields
 
 
 @stage("map_sample")
@@ -152,7 +153,7 @@ class DictMapper(EachItem[Any]):
     def _shown(self) -> list[str]:
         return [f"{name}={shown_function(f)}" for name, f in self._fs.items()]
 
-    def _one(self, item: Any) -> dict[str, Any]:
+    def _one(self, item: Any) -> Fields:
         result = copy.copy(require_dict(item, "map_dict"))
         for name, f in self._fs.items():
             result[name] = f(result[name] if name in result else first_field(item, name))
@@ -287,7 +288,7 @@ class Associator(EachItem[Any]):
         table = self._extras
         return [f"{len(table.extras)} keys" if isinstance(table, _Table) else shown_function(table)]
 
-    def _one(self, item: object) -> dict[str, Any]:
+    def _one(self, item: object) -> Fields:
         sample = require_dict(item, "associate")
         if "__key__" not in sample:
             raise MissingFieldError.at(

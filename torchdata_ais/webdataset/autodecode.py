@@ -20,6 +20,7 @@ from torchdata_ais.codecs import torch_video as torch_video
 from torchdata_ais.codecs.handlers import FIELD_KINDS, MEDIA_KINDS, Handler
 from torchdata_ais.codecs.resize import Size
 from torchdata_ais.errors import DecodeError
+from torchdata_ais.samples import Fields
 from torchdata_ais.webdataset.filters import _nothing
 from torchdata_ais.webdataset.filters import map as map_stage
 from torchdata_ais.webdataset.left_out import explaining
@@ -106,7 +107,7 @@ class Decoder:
             allow_pickle=allow_pickle,
         )
 
-    def decode(self, sample: dict[str, Any]) -> dict[str, Any]:
+    def decode(self, sample: Fields) -> Fields:
         """Return a new sample with decoded values."""
         return self._codec(sample)
 

@@ -14,6 +14,7 @@ from torchdata_ais import pipes
 from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.pipes.batched import listed as lists_of
 from torchdata_ais.pipes.fields import first_field
+from torchdata_ais.samples import Fields
 from torchdata_ais.webdataset import collation
 from torchdata_ais.webdataset.currying import AlikeRandomStage, RandomStage, through
 from torchdata_ais.webdataset.currying import FilterFunction as FilterFunction
@@ -41,7 +42,7 @@ class MissingKeyError(MissingFieldError, KeyError):
 
 
 class _DictMapper(pipes.DictMapper):
-    def _one(self, item: object) -> dict[str, Any]:
+    def _one(self, item: object) -> Fields:
         try:
             return super()._one(item)
         except MissingFieldError as error:

@@ -16,7 +16,7 @@ from torchdata_ais.pipes.base.pipe import as_pipe
 from torchdata_ais.pipes.base.policy import ErrorPolicy
 from torchdata_ais.reading.open_shard import Safety, ShardOptions
 from torchdata_ais.reading.runs import Run
-from torchdata_ais.samples import Sample, split_name
+from torchdata_ais.samples import Fields, Sample, split_name
 from torchdata_ais.store import Cluster, ObjectCache, Retry
 from torchdata_ais.urls import MemberPath, parse_url, shown_url
 from torchdata_ais.webdataset.cache import FileKeeper
@@ -221,7 +221,7 @@ def url_opener(
     *,
     bufsize: int = 8192,
     cluster: Cluster = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Fields]:
     """Yield ``{"url", "stream"}`` for each shard.
 
     A stream is opened by its first read. Where `tar_file_expander` takes it as it comes, it reads the shard by its URL
@@ -250,7 +250,7 @@ def tar_file_iterator(
     handler: Handler = reraise_exception,
     select_files: Callable[[str], bool] | None = None,
     rename_files: Callable[[str], str] | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Fields]:
     """Yield ``{"fname", "data"}`` for each member of an open tar archive.
 
     Only members of whole samples are yielded.
@@ -276,7 +276,7 @@ def tar_file_expander(
     select_files: Callable[[str], bool] | None = None,
     rename_files: Callable[[str], str] | None = None,
     eof_value: object = {},
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Fields]:
     """Yield ``{"fname", "data", "__url__"}`` for each member.
 
     `eof_value` follows after each shard.
@@ -326,14 +326,14 @@ def tar_file_expander(
             return
 
 
-def _files(run: Run, more: dict[str, Any], eof_value: Any) -> Iterator[dict[str, Any]]:
+def _files(run: Run, more: Fields, eof_value: Any) -> Iterator[Fields]:
     for member in run.members:
         yield {"fname": member.name, "data": member.data, **more}
     if run.last and eof_value is not None:
         yield eof_value
 
 
-def group_by_keys(data: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Sample]:
+def group_by_keys(data: Iterable[Fields], handler: Handler = reraise_exception) -> Iterator[Sample]:
     """Group the members from `tar_file_expander` into samples.
 
     The end of a shard ends a sample, too.
@@ -348,10 +348,10 @@ def group_by_keys(data: Iterable[dict[str, Any]], handler: Handler = reraise_exc
             yield sample
 
 
-def _members(data: Iterable[dict[str, Any]], places: dict[str, str]) -> Iterator[tuple[MemberPath, object]]:
-    last: dict[str, Any] | None = None
+def _members(data: Iterable[Fields], places: dict[str, str]) -> Iterator[tuple[MemberPath, object]]:
+    last: Fields | None = None
 
-    def member(item: dict[str, Any], ends: str = "") -> tuple[MemberPath, Any]:
+    def member(item: Fields, ends: str = "") -> tuple[MemberPath, Any]:
         return MemberPath.of(item["__url__"], item["fname"], -1, ends), item["data"]
 
     for item in data:

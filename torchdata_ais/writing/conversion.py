@@ -16,7 +16,7 @@ from torchdata_ais.codecs.encoder import EncoderSpec
 from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, StateError, UsageError
 from torchdata_ais.errors.text import Remedy
 from torchdata_ais.index.classes import read_classes
-from torchdata_ais.samples import dots_in_names
+from torchdata_ais.samples import Fields, dots_in_names
 from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.urls.parsing import is_shard
@@ -377,8 +377,8 @@ def convert(
     part: str | None = None,
     split: str | None = None,
     allow_outside: bool = False,
-    select: Callable[[dict[str, Any]], object] | None = None,
-    decode: SpecName | Callable[[dict[str, Any]], object] | None = None,
+    select: Callable[[Fields], object] | None = None,
+    decode: SpecName | Callable[[Fields], object] | None = None,
     map: Callable[..., object] | None = None,  # noqa: A002 - what the stage `.map` is called
     rng: bool = False,
     fields: str | Iterable[str] | None = None,

@@ -22,13 +22,13 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.errors.text import Remedy
-from torchdata_ais.samples import shown_fields
+from torchdata_ais.samples import Fields, shown_fields
 from torchdata_ais.writing.sources.source import Source, Tally
 
 if TYPE_CHECKING:
     from torchdata_ais.codecs.decoder import SpecName
 
-Outcome = dict[str, Any] | Exception | None
+Outcome = Fields | Exception | None
 """The encoded sample, its error, or None for one that was left out."""
 
 _WITHOUT = Remedy("mend or remove it", 'go on without such samples by on_error="skip"')
@@ -44,7 +44,7 @@ class Transform:
         seed: For ``rng``.
     """
 
-    def __init__(self, load: Callable[[Any], dict[str, Any]], edit: Edit, seed: int) -> None:
+    def __init__(self, load: Callable[[Any], Fields], edit: Edit, seed: int) -> None:
         self._load, self._seed = load, seed
         self._select, self._map, self._rng = edit.select, edit.map, edit.rng
         decode = edit.decode
@@ -70,7 +70,7 @@ class Transform:
         except Exception as error:  # noqa: BLE001 - the caller decides
             return error
 
-    def _sample(self, item: object) -> dict[str, Any] | None:
+    def _sample(self, item: object) -> Fields | None:
         sample = self._load(item)
         if self._select is not None and not self._call("select", self._select, sample):
             return None
@@ -93,10 +93,10 @@ class Transform:
             sample = mapped if "__key__" in mapped else {"__key__": key, **mapped}
         if self._fields is not None:
             sample = self._only(sample, self._fields)
-        encoded: dict[str, Any] = self._call("encode", self._encode, sample)
+        encoded: Fields = self._call("encode", self._encode, sample)
         return encoded
 
-    def _only(self, sample: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
+    def _only(self, sample: Fields, fields: frozenset[str]) -> Fields:
         kept = {name: value for name, value in sample.items() if name[:2] == "__" or name in fields}
         if fields.isdisjoint(kept):
             names = ", ".join(sorted(name for name in sample if name[:2] != "__"))
@@ -109,7 +109,7 @@ class Transform:
             )
         return kept
 
-    def _call(self, what: str, function: Callable[..., object], sample: dict[str, Any], *more: object) -> Any:
+    def _call(self, what: str, function: Callable[..., object], sample: Fields, *more: object) -> Any:
         try:
             return function(sample, *more)
         except Exception as error:
@@ -156,8 +156,8 @@ class Edit:
         True
     """
 
-    select: Callable[[dict[str, Any]], object] | None = None
-    decode: SpecName | Callable[[dict[str, Any]], object] | None = None
+    select: Callable[[Fields], object] | None = None
+    decode: SpecName | Callable[[Fields], object] | None = None
     map: Callable[..., object] | None = None
     rng: bool = False
     fields: str | Iterable[str] | None = None
@@ -255,7 +255,7 @@ class Counts:
         """Return how many were given up, by the class of the error."""
         return {name: count for name, (count, _) in self.skipped.items()}
 
-    def judged(self, outcome: Outcome, on_error: OnError) -> dict[str, Any] | None:
+    def judged(self, outcome: Outcome, on_error: OnError) -> Fields | None:
         """Return the sample to write, or None; raise fatal errors."""
         if outcome is None:
             self.dropped += 1

@@ -30,7 +30,7 @@ from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamp
 from torchdata_ais.index.build import SampleIndex, ShardWatch
 from torchdata_ais.index.build.builder import IndexLocation
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.samples import dots_in_names
+from torchdata_ais.samples import Fields, dots_in_names
 from torchdata_ais.store import Cluster, StoreOptions, cluster_options, list_objects
 from torchdata_ais.urls import parse_url, redact
 
@@ -422,7 +422,7 @@ def _in_order(
 def _lint_one(
     url: str,
     require: tuple[str, ...],
-    codec: Callable[[dict[str, Any]], object] | None,
+    codec: Callable[[Fields], object] | None,
     options: StoreOptions,
     stop: threading.Event,
     watch: ShardWatch | None,

@@ -6,14 +6,16 @@ A graph is the result of `traverse_dps`: ``{id(pipe): (pipe, graph of its source
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.pipes.base.pickle_check import Pickled, dumped, loaded
 from torchdata_ais.pipes.base.torch_pipes import IterDataPipe, ShardingFilter, pipes_in, traverse_dps
 
-Graph = dict[int, tuple[Any, Any]]
+_T = TypeVar("_T")
+
+Graph = dict[int, tuple[Any, "Graph"]]
 
 
 def each_pipe(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[Any, Graph]]:
@@ -59,7 +61,7 @@ def graph_of(pipe: Any, graph: Graph) -> Graph:
     return traverse_dps(pipe)
 
 
-def list_dps(graph: Graph, exclude_dps: Any | Sequence[Any] | None = None) -> list[Any]:
+def list_dps(graph: Graph, exclude_dps: object = None) -> list[Any]:
     """Return every pipe of `graph` once, breadth first from the last one.
 
     Args:
@@ -194,7 +196,7 @@ def find_replicable_branches(graph: Graph) -> list[Any]:
     ]
 
 
-def find_dispatched(graph: Graph, dispatcher: type[Any]) -> Any | None:
+def find_dispatched(graph: Graph, dispatcher: type[Any]) -> Any:
     """Return the last pipe of the part that one process runs for all workers.
 
     It covers every `dispatcher` of `graph`. None without such a pipe. Where several paths have one, it is the pipe at
@@ -251,13 +253,14 @@ def extract_wrapper(pipe: object) -> Any:
     return pipe._pipe if isinstance(pipe, _Carrier) else pipe
 
 
-def clone(item: object) -> Any:
+def clone(item: _T) -> _T:
     """Return a copy of a pipe or a service.
 
     Raises:
         UsageError: It holds a value that cannot be pickled, such as a lambda where dill is not installed.
     """
-    return loaded(dumped(item))
+    copied: _T = loaded(dumped(item))
+    return copied
 
 
 def set_datapipes_seed(datapipes: Iterable[object], seed_generator: Any, distributed_shared: bool) -> None:

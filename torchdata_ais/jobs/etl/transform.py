@@ -16,6 +16,7 @@ from torchdata_ais.codecs.decoder import SpecName
 from torchdata_ais.codecs.handlers import Handler
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, DuplicateFieldError, SampleError, UsageError
 from torchdata_ais.reading.runs import whole_runs, whole_samples
+from torchdata_ais.samples import Fields
 from torchdata_ais.tar import TarReader, archive_size, decompress
 from torchdata_ais.writing.packing import SamplePacker
 from torchdata_ais.writing.targets import compression_for, new_compressor
@@ -110,7 +111,7 @@ class ShardTransform:
                 yield from packed.blocks
         yield bytes(archive_size(size) - size)
 
-    def _results(self, sample: Any, more: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _results(self, sample: Any, more: Fields) -> Iterator[Fields]:
         """Yield the function's results for a sample."""
         key, url = sample["__key__"], sample["__url__"]
         name = getattr(self.function, "__name__", "the function")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
@@ -264,7 +264,7 @@ def _named(shown: Row, words: Sequence[str]) -> object:
     return next((shown[name] for name in by_name if _is_scalar(shown[name])), None)
 
 
-def _mask(shown: Row, candidates: list[Any], image: object) -> object:
+def _mask(shown: Row, candidates: Iterable[object], image: object) -> object:
     size = _size(shown[image])
     for name in candidates:
         if (

@@ -13,7 +13,7 @@ from torchdata_ais.errors import NEVER_SKIPPED, AISError, UsageError, noted
 from torchdata_ais.errors.text import short_name
 from torchdata_ais.pipes.base.contract import Stage
 from torchdata_ais.pipes.base.meter import StageStats, text_of
-from torchdata_ais.samples import Sample
+from torchdata_ais.samples import Fields, Sample
 
 OnError = Literal["raise", "warn", "skip"] | Callable[[Exception], bool]
 """``"raise"``; ``"warn"``: log and skip; ``"skip"``: skip; or a webdataset handler (True: go on, False: stop)."""
@@ -140,7 +140,7 @@ class ErrorPolicy:
         return f"on_error={name!r}{limit}"
 
 
-def keep_place(result: dict[str, Any], sample: object) -> dict[str, Any]:
+def keep_place(result: Fields, sample: object) -> Fields:
     """Return `result` as a `Sample` with the origin of `sample`, if any.
 
     Example:
@@ -184,7 +184,7 @@ def place_in(item: object) -> dict[str, Any]:
     return {"url": item.get("__url__"), "key": item["__key__"]}
 
 
-def require_dict(sample: object, stage: str) -> dict[str, Any]:
+def require_dict(sample: object, stage: str) -> Fields:
     """Return `sample`; raise `UsageError` if it is not a dict."""
     if isinstance(sample, dict):
         return sample

@@ -16,6 +16,7 @@ from torchdata_ais._util.arguments import checked_options
 from torchdata_ais.codecs.handlers import FIELD_KINDS, MEDIA_KINDS
 from torchdata_ais.errors import UsageError
 from torchdata_ais.errors.text import Remedy, Way, in_commands, in_programs
+from torchdata_ais.samples import Fields
 from torchdata_ais.writing.classes import other_numbers
 
 _K = TypeVar("_K", bound=Hashable)
@@ -80,7 +81,7 @@ class Source(ABC):
         by_class: Whether the items come class after class.
     """
 
-    def __init__(self, unit: str, total: int, digest: str, load: Callable[[Any], dict[str, Any]]) -> None:
+    def __init__(self, unit: str, total: int, digest: str, load: Callable[[Any], Fields]) -> None:
         self.unit, self.total, self.digest, self.load = unit, total, digest, load
         self.notes: dict[str, Any] = {}
         self.left_out: list[LeftOut] = []
@@ -126,9 +127,7 @@ class ListSource(Source):
         load: See `Source`.
     """
 
-    def __init__(
-        self, unit: str, items: Sequence[Any], digest: str, load: Callable[[Any], dict[str, Any]]
-    ) -> None:
+    def __init__(self, unit: str, items: Sequence[Any], digest: str, load: Callable[[Any], Fields]) -> None:
         super().__init__(unit, len(items), digest, load)
         self._items = items
         self._positions: Sequence[int] = range(len(items))

@@ -17,6 +17,7 @@ from torchdata_ais.codecs import IMAGE_EXTENSIONS, EncodeError
 from torchdata_ais.codecs.handlers import FIELD_KINDS, ending_by_sign
 from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, UsageError
 from torchdata_ais.errors.text import Remedy
+from torchdata_ais.samples import Fields
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import ShardPlaces, below_fault, parse_url, path_fault, redact, shown_name
 from torchdata_ais.writing.sources.files import MEDIA, OUTSIDE_CELL, PICTURES, Omitted, split_ending
@@ -202,7 +203,7 @@ class LoadRow:
     outside: bool = False
 
     # Many branches: a cell is a file, a class, a value or bytes by its column and content, and each can be wrong.
-    def __call__(self, item: tuple[int, Row]) -> dict[str, Any]:
+    def __call__(self, item: tuple[int, Row]) -> Fields:
         """Return the sample.
 
         Raises:
@@ -231,8 +232,8 @@ class LoadRow:
                 todo=Remedy("fill it in", 'go on without it by on_error="skip"'),
                 key=key,
             )
-        sample: dict[str, Any] = {"__key__": key}
-        rest: dict[str, Any] = {}
+        sample: Fields = {"__key__": key}
+        rest: Fields = {}
         for name, (column, value) in row.items():
             where = f"row {counted}, column {column!r}"
             if column in self.files:
@@ -288,7 +289,7 @@ class LoadRow:
             path = named.uri  # the URL of an object in the same cluster
         return bool(ShardPlaces.of([f"{base.uri}/"]).fault(path))
 
-    def _put_rest(self, sample: dict[str, Any], rest: dict[str, Any], column: str) -> None:
+    def _put_rest(self, sample: Fields, rest: Fields, column: str) -> None:
         """Put the values without a field into the field ``json``.
 
         They are next to the entries of the column of that name.
@@ -310,7 +311,7 @@ class LoadRow:
             )
         self._put(sample, "json", {**rest, **entries})
 
-    def _put(self, sample: dict[str, Any], field: str, value: object) -> None:
+    def _put(self, sample: Fields, field: str, value: object) -> None:
         if field in sample:
             raise EncodeError.at(
                 f"two columns give the field {field!r}",
