@@ -109,7 +109,7 @@ class LateStage:
         """Return the signature of the stage."""
         return inspect.signature(self.maker())
 
-    def __call__(self, source: Any, /, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, source: object, /, *arguments: object, **named: object) -> Any:
         """Import the module of the stage, and make the stage."""
         return self.maker()(source, *arguments, **named)
 

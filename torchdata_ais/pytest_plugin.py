@@ -32,7 +32,8 @@ class RealCluster:
 
     endpoint: str
 
-    def client(self, **options: Any) -> Any:
+    # The options are those of the SDK's class, in each of its versions.
+    def client(self, **options: object) -> Any:
         """Return a new `aistore.sdk.Client` of this cluster."""
         from aistore.sdk import Client
 

@@ -41,7 +41,11 @@ class NoFieldError(KeyError):
         return str(self.args[0]) if self.args else ""
 
 
-class Sample(dict[str, Any]):
+Fields = dict[str, Any]
+"""The fields of a sample by name, ``__key__`` among them."""
+
+
+class Sample(Fields):
     """One sample, a dict of fields in the shard's order.
 
     Its form is ``{"__key__": str, "__url__": str, field: value, ...}``.
@@ -60,7 +64,7 @@ class Sample(dict[str, Any]):
 
     place: int
 
-    def __init__(self, *args: Any, place: int = -1) -> None:
+    def __init__(self, *args: object, place: int = -1) -> None:
         super().__init__(*args)
         self.place = place
 
@@ -103,7 +107,7 @@ class Sample(dict[str, Any]):
             )
 
     @property
-    def _shown_url(self) -> Any:
+    def _shown_url(self) -> object:
         url = self["__url__"]
         return short_name(url) if isinstance(url, str) else url
 
@@ -131,18 +135,18 @@ class Sample(dict[str, Any]):
     def __copy__(self) -> Sample:
         return self.renewed(self)
 
-    def renewed(self, fields: dict[str, Any]) -> Sample:
+    def renewed(self, fields: Fields) -> Sample:
         """Return a sample with other fields and the same place."""
         made = Sample.__new__(Sample)  # __init__ takes twice as long
         made.update(fields)
         made.place = self.place
         return made
 
-    def __reduce__(self) -> tuple[Any, tuple[dict[str, Any], int]]:
+    def __reduce__(self) -> tuple[Any, tuple[Fields, int]]:
         return _sample, (dict(self), self.place)
 
 
-def _sample(fields: dict[str, Any], place: int) -> Sample:
+def _sample(fields: Fields, place: int) -> Sample:
     return Sample(fields, place=place)
 
 
@@ -164,20 +168,20 @@ class PlannedSample(Sample):
     source: int
     draw: int
 
-    def __init__(self, *args: Any, place: int = -1, source: int = 0, draw: int = 0) -> None:
+    def __init__(self, *args: object, place: int = -1, source: int = 0, draw: int = 0) -> None:
         super().__init__(*args, place=place)
         self.source = source
         self.draw = draw
 
     @override
-    def renewed(self, fields: dict[str, Any]) -> PlannedSample:
+    def renewed(self, fields: Fields) -> PlannedSample:
         return PlannedSample(fields, place=self.place, source=self.source, draw=self.draw)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _planned_sample, (dict(self), self.place, self.source, self.draw)
 
 
-def _planned_sample(fields: dict[str, Any], place: int, source: int, draw: int) -> PlannedSample:
+def _planned_sample(fields: Fields, place: int, source: int, draw: int) -> PlannedSample:
     return PlannedSample(fields, place=place, source=source, draw=draw)
 
 

@@ -159,7 +159,7 @@ def _compare(expected: list[Any], got: list[Any], equal: Callable[[Any, Any], bo
     assert len(expected) == len(got), f"{where}: {len(got)} items instead of {len(expected)}"
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: object, other: Any) -> bool:
     import numpy as np
     import torch
 

@@ -14,7 +14,6 @@ import torch
 import torch.utils.data
 import typer.main
 from test_messages import PACKAGE, sources, text_of
-from typing_extensions import is_typeddict
 
 import torchdata_ais
 import torchdata_ais.dataloader2
@@ -89,14 +88,7 @@ def functions(name: str) -> list[Callable[..., Any]]:
 
 
 def options(function: Callable[..., Any]) -> set[str]:
-    names: set[str] = set()
-    for one in inspect.signature(function).parameters.values():
-        names.add(one.name)
-        if one.kind is one.VAR_KEYWORD:
-            kind = str(one.annotation).removeprefix("Unpack[").removesuffix("]")
-            known = getattr(function, "__globals__", {}).get(kind)
-            names |= set(known.__annotations__) if is_typeddict(known) else set()
-    return names
+    return set(inspect.signature(function).parameters)
 
 
 CALLS = r"([\w.]*\w)\(((?:[^()]|\([^()]*\))*=(?:[^()]|\([^()]*\))*)\)"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from base64 import b64encode
+from dataclasses import replace
 
 import pytest
 from aistore.sdk import Client
@@ -188,7 +189,7 @@ def test_a_password_in_a_url_goes_to_its_host_only_and_into_no_message():
 def test_the_token_is_in_no_text(caplog):
     caplog.set_level(logging.DEBUG)
     with RawServer(status(401, body=b"who are you")) as server:
-        options = resolve_options(endpoint=server.endpoint, token=TOKEN, retry=QUICK)
+        options = replace(resolve_options(endpoint=server.endpoint, token=TOKEN), retry=QUICK)
         with pytest.raises(AuthError) as caught:
             read("ais://b/s.tar", options)
     assert "who are you" in str(caught.value)

@@ -59,7 +59,7 @@ def test_a_node_gives_each_sample_once_and_goes_on_where_its_state_was_taken(
     nodes = pytest.importorskip("torchdata.nodes")
 
     def loader() -> tuple[Any, Any]:
-        node = as_node(batches(make(shards)), num_workers=workers, seed=3)
+        node = as_node(ais_loader(batches(make(shards)), num_workers=workers, seed=3))
         return nodes.Loader(
             nodes.Prefetcher(nodes.Mapper(node, functools.partial(_same)), prefetch_factor=2)
         ), node
@@ -206,7 +206,10 @@ def test_lightnings_data_module_goes_on_from_a_checkpoint_in_mid_epoch(
     def data() -> Any:
         steps = 10 if make is stream else None
         val = functools.partial(lambda: batches(AISSourceLister(shards).load_tar().group_samples().decode()))
-        return lightning_data(batches(make(shards)), val, epoch_steps=steps, seed=2)
+        return lightning_data(
+            lambda: ais_loader(batches(make(shards)), epoch_steps=steps, seed=2),
+            lambda: ais_loader(val(), seed=2),
+        )
 
     quiet = {
         "max_epochs": 2, "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
@@ -229,4 +232,4 @@ def test_lightnings_data_module_goes_on_from_a_checkpoint_in_mid_epoch(
 def test_lightnings_data_module_asks_for_the_steps_of_a_stream(shards: list[str]) -> None:
     pytest.importorskip("lightning")
     with pytest.raises(UsageError, match="epoch_steps=N"):
-        lightning_data(batches(stream(shards))).train_dataloader()
+        lightning_data(lambda: ais_loader(batches(stream(shards)))).train_dataloader()

@@ -361,9 +361,11 @@ def test_promise_1_an_epoch_is_empty_if_no_rank_has_a_batch(workers: int, tmp_pa
     for rank, answer in enumerate(answers):
         first, second, error = answer["value"]
         assert (first, second) == (0 if rank else 60, 60)
-        expected = "Epoch 2 has no batch on any of 2 ranks: select(is_chosen) was true for none of 600 items"
+        expected = (
+            "Epoch 2 has no batch on any of 2 ranks: select(is_chosen) took 600 items and returned none"
+        )
         assert error.startswith(expected)
-    said = "rank 1 of 2 has no batch in epoch 0: select(is_chosen) was true for none of 300 items"
+    said = "rank 1 of 2 has no batch in epoch 0: select(is_chosen) took 300 items and returned none"
     assert [[line for line in answer["log"] if "no batch" in line] for answer in answers] == [[], [said]]
 
 

@@ -27,11 +27,15 @@ from torchdata_ais import (
     as_dataset,
     convert,
     merge_states,
+    webdataset,
 )
 from torchdata_ais.cli.checks import LintReport, lint_shards
 from torchdata_ais.errors import AISError, DecodeError, TruncatedShardError
+from torchdata_ais.integrations import as_node
+from torchdata_ais.jobs.etl import shard_etl
 from torchdata_ais.loaders import AISLoader
 from torchdata_ais.samples import Sample as SampleToo
+from torchdata_ais.store import resolve_options
 
 
 def the_chain() -> None:
@@ -74,6 +78,15 @@ def mistakes_are_found() -> None:
     lister.load_tar().decode(on_error="ignore")  # error: arg-type
     ais_loader(lister, epoch_steps="longest")  # error: arg-type
     StoreOptions(endpoint=51080)  # error: arg-type
+    convert("photos", "out/%06d.tar", max_count=5)  # error: call-arg
+    convert("photos", "out/%06d.tar", keys="numbers")  # error: arg-type
+    shard_etl(decode="pil", sise=224)  # error: call-arg
+    shard_etl(decode="pill8")  # error: arg-type
+    resolve_options(retries=3)  # error: call-arg
+    as_node(ais_loader(lister), num_worker=4)  # error: call-arg
+    webdataset.WebDataset("ais://pets", open_shard=4)  # error: call-arg
+    webdataset.WebDataset("ais://pets", adjacent="join")  # error: arg-type
+    webdataset.ShardWriter("out-%06d.tar", max_count=5)  # error: call-arg
 
 
 def loaders() -> None:

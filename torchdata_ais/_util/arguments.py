@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from typing_extensions import ParamSpec, get_type_hints, is_protocol, is_typeddict
+from typing_extensions import ParamSpec, get_type_hints, is_protocol
 
 from torchdata_ais.errors import AISError, ArgumentError, UsageError
 
 __all__ = ["check_kinds"]
 
 
-_CALLABLE: Any = collections.abc.Callable
+_CALLABLE: object = collections.abc.Callable
 
 _SHOWN = 60
 _NUMBERS: dict[type, type] = {int: numbers.Integral, float: numbers.Real}
@@ -37,10 +37,9 @@ _SERIES = frozenset([list, tuple, collections.abc.Sequence])
 
 
 def check_kinds(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     bound: inspect.BoundArguments,
     name: str,
-    collected: type | None = None,
     *,
     failed: bool = False,
 ) -> None:
@@ -50,7 +49,6 @@ def check_kinds(
         function: Has the annotations.
         bound: The arguments of the call.
         name: Its name in messages.
-        collected: The `TypedDict` of the keyword arguments that it collects; None leaves these alone.
         failed: Whether the call has failed: then None is refused where the annotation lacks it.
 
     Example:
@@ -62,10 +60,7 @@ def check_kinds(
     kinds = _kinds_of(function)
     given = dict(bound.arguments)
     for one in bound.signature.parameters.values():
-        if one.kind is one.VAR_KEYWORD:
-            given |= given.pop(one.name, {})
-            kinds = {**kinds, **(_kinds_of(collected) if collected else {})}
-        elif one.kind is one.VAR_POSITIONAL:
+        if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
             given.pop(one.name, None)
     for argument, value in given.items():
         kind = kinds.get(argument, Any)
@@ -81,7 +76,7 @@ def check_kinds(
 
 
 @functools.lru_cache(512)
-def _kinds_of(owner: Any) -> Mapping[str, Any]:
+def _kinds_of(owner: object) -> Mapping[str, object]:
     """Return the annotations that can be looked up where the program runs."""
     found: dict[str, Any] = {}
     for name, written in getattr(owner, "__annotations__", {}).items():
@@ -93,7 +88,7 @@ def _kinds_of(owner: Any) -> Mapping[str, Any]:
     return found
 
 
-def _fits(value: Any, kind: Any, *, failed: bool) -> bool:
+def _fits(value: object, kind: object, *, failed: bool) -> bool:
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return any(_fits(value, one, failed=failed) for one in get_args(kind))
@@ -107,7 +102,7 @@ def _fits(value: Any, kind: Any, *, failed: bool) -> bool:
     return _fits_class(value, base, failed=failed)
 
 
-def _fits_class(value: Any, base: type, *, failed: bool) -> bool:
+def _fits_class(value: object, base: type, *, failed: bool) -> bool:
     if base is bool:  # as numpy has it, and 0 and 1
         return isinstance(value, numbers.Integral) or type(value).__name__ in ("bool_", "bool")
     if base in _NUMBERS:
@@ -126,7 +121,7 @@ def _fits_class(value: Any, base: type, *, failed: bool) -> bool:
         return True
 
 
-def _is_choice(value: Any, kind: Any) -> bool:
+def _is_choice(value: object, kind: object) -> bool:
     """Return whether a value has the type of the choices without being one."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     return any(
@@ -137,12 +132,12 @@ def _is_choice(value: Any, kind: Any) -> bool:
     )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _words(kind: Any) -> str:
+def _words(kind: object) -> str:
     r"""Return the accepted values, in words.
 
     Example:
@@ -245,8 +240,6 @@ _OWNERS = frozenset(["self", "cls"])
 def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Return `function` with checks that refuse wrong arguments helpfully.
 
-    Keyword arguments that it collects are known where they are annotated as ``Unpack[...]`` of a `TypedDict`.
-
     Args:
         function: A function, or the ``__init__`` of a class. Messages name a class by its ``functional_name``, else
             by its own name.
@@ -263,10 +256,8 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(function)
     def call(*arguments: _P.args, **named: _P.kwargs) -> _R:
         call = check_call(function, arguments, named, signature())
-        if (
-            not is_made
-        ):  # its effects cannot be undone; collected arguments go on to a function that checks them
-            call._replace(collected=None).check_kinds()
+        if not is_made:  # its effects cannot be undone
+            call.check_kinds()
         try:
             result = function(*arguments, **named)
         except Exception as error:
@@ -293,13 +284,11 @@ class Call(NamedTuple):
         function: The called function.
         bound: Its arguments.
         name: Its name in messages.
-        collected: The `TypedDict` of the keyword arguments that it collects.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     bound: inspect.BoundArguments
     name: str
-    collected: type | None
 
     def check_kinds(self, *, failed: bool = False) -> None:
         """Raise `ArgumentError` if an argument does not match its annotation."""
@@ -308,8 +297,8 @@ class Call(NamedTuple):
 
 def check_call(
     function: Any,
-    arguments: tuple[Any, ...],
-    named: Mapping[str, Any],
+    arguments: tuple[object, ...],
+    named: Mapping[str, object],
     signature: inspect.Signature | None = None,
 ) -> Call:
     """Raise `ArgumentError` unless `function` takes these arguments.
@@ -317,10 +306,10 @@ def check_call(
     Checks names and number; see `checked`.
     """
     signature = signature or inspect.signature(function)
-    known, collects, name = [], "", function.__name__
+    known, collects, name = [], False, function.__name__
     for one in signature.parameters.values():
         if one.kind is one.VAR_KEYWORD:
-            collects = str(one.annotation)
+            collects = True
         elif one.kind is not one.VAR_POSITIONAL and one.name not in _OWNERS:
             known.append(one.name)
     behind = 1 if not _OWNERS.isdisjoint(signature.parameters) else 0
@@ -330,11 +319,7 @@ def check_call(
             del known[0]
             behind = 2
         name = stage or type(arguments[0]).__name__
-    # With postponed annotations a text, which names a class that the function's module knows.
-    kind = getattr(function, "__globals__", {}).get(collects.removeprefix("Unpack[").removesuffix("]"))
-    kind = kind if is_typeddict(kind) else None
-    known += getattr(kind, "__annotations__", ())
-    unknown = [] if collects and kind is None else [one for one in named if one not in known]
+    unknown = [] if collects else [one for one in named if one not in known]
     if unknown:
         todo = did_you_mean(unknown[0], known, ELSEWHERE.get(unknown[0], ""))
         options = (
@@ -342,7 +327,7 @@ def check_call(
         )
         raise ArgumentError.at(f"{name}() has no option {unknown[0]!r}", todo=todo or options)
     try:
-        return Call(function, signature.bind(*arguments, **named), name, kind)
+        return Call(function, signature.bind(*arguments, **named), name)
     except TypeError as error:
         shown = [str(one).partition(":")[0].partition("=")[0] for one in signature.parameters.values()]
         raise ArgumentError.at(
@@ -351,7 +336,7 @@ def check_call(
         ) from None
 
 
-def check_function(function: Any, count: int, name: str) -> None:
+def check_function(function: object, count: int, name: str) -> None:
     """Raise `UsageError` unless `function` can be called with `count` values.
 
     Functions without a signature, as many written in C, are accepted unchecked.
@@ -389,40 +374,9 @@ argument: 'label'. Pass a function of 1 value; functools.partial fixes others
         ) from None
 
 
-def option(kind: type[_T], given: _T | None, named: dict[str, Any]) -> _T:
-    """Return the options object `given`, or one made of keyword arguments.
-
-    Only keyword arguments that are fields of the object count.
-
-    Args:
-        kind: A dataclass that checks its fields.
-        given: As the user passed it.
-        named: All further keyword arguments; those that are taken are taken out.
-
-    Raises:
-        UsageError: It has the wrong type, or is given twice.
-    """
-    own = taken(named, kind)
-    if given is None:
-        return kind(**own)
-    if own or not isinstance(given, kind):
-        beside = "".join(f" beside {name}=" for name in own)
-        raise UsageError.at(
-            f"{given!r:.60} was given{beside} where {kind.__name__}(...) says all",
-            todo=f"pass {kind.__name__}(...) alone",
-        )
-    return given
-
-
-def taken(named: dict[str, Any], known: type) -> dict[str, Any]:
-    """Take out of `named` the arguments that `known` has; return them.
-
-    `known` is a `TypedDict` or a dataclass.
-    """
-    return {name: named.pop(name) for name in known.__annotations__ if name in named}
-
-
-def check_number(value: Any, least: float, name: str, *, optional: bool = False, whole: bool = True) -> None:
+def check_number(
+    value: object, least: float, name: str, *, optional: bool = False, whole: bool = True
+) -> None:
     """Raise `UsageError` unless `value` is a number of at least `least`.
 
     Example:
@@ -464,7 +418,7 @@ def whole_number(value: Any, name: str, least: int = 0, most: int = 2**62) -> in
     return number
 
 
-def check_seed(seed: Any) -> None:
+def check_seed(seed: object) -> None:
     """Refuse at once a seed that is not an integer.
 
     Example:

@@ -25,7 +25,7 @@ _open: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictiona
 """Objects to close at exit: their process and the name of the method."""
 
 
-def close_at_exit(owner: Any, method: str = "close") -> None:
+def close_at_exit(owner: object, method: str = "close") -> None:
     """Close `owner` at interpreter exit, unless it was collected before.
 
     The interpreter empties modules before it collects the remaining objects. A generator that is closed then runs its

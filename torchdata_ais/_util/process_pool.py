@@ -175,7 +175,7 @@ def _start(process: Any, method: str) -> None:
         ) from error
 
 
-def _work(function: Callable[[Any], Any], conn: Connection, main_pid: int) -> None:
+def _work(function: Callable[[Any], object], conn: Connection, main_pid: int) -> None:
     """Run one process: results go out in the order in which arguments come in."""
     take_no_part_in_signals()  # the main process ends this one
     end_with(main_pid)
@@ -190,7 +190,7 @@ def _work(function: Callable[[Any], Any], conn: Connection, main_pid: int) -> No
     threading.Thread(target=receive, daemon=True).start()
     with suppress(BrokenPipeError, ConnectionResetError):
         while True:
-            answer: tuple[Any, Exception | None, str]
+            answer: tuple[object, Exception | None, str]
             try:
                 answer = (function(arguments.get()), None, "")
             except Exception as error:  # noqa: BLE001 - raised again in the main process

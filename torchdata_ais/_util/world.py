@@ -186,7 +186,7 @@ class WorldOptions:
         return dist.get_rank(), dist.get_world_size()
 
 
-def _check_groups(mesh: Any, group: Any) -> None:
+def _check_groups(mesh: object, group: object) -> None:
     if mesh is not None:
         from torch.distributed.device_mesh import DeviceMesh  # takes half a second
 

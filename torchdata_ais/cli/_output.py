@@ -76,7 +76,7 @@ def shown_line(text: str) -> str:
     return clean(text).replace("\n", "\\n")
 
 
-def echo_json(value: Any, indent: int | None = None) -> None:
+def echo_json(value: object, indent: int | None = None) -> None:
     """Print one JSON value; it escapes control characters by itself."""
     _print(json.dumps(_without_secrets(value), indent=indent), err=False)
 
@@ -149,7 +149,7 @@ def _flush_or_drop(stream: TextIO | None, nowhere: int) -> None:
         os.dup2(nowhere, stream.fileno())
 
 
-def _without_secrets(value: Any) -> Any:
+def _without_secrets(value: object) -> object:
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, dict):
@@ -173,7 +173,7 @@ def _bars(*columns: Any) -> Any:
     )
 
 
-def _counts(unit: str = "", size: Callable[[], int] | None = None) -> tuple[Any, ...]:
+def _counts(unit: str = "", size: Callable[[], int] | None = None) -> tuple[object, ...]:
     """Return the columns of counts: number, rate, bytes, time."""
     from rich.progress import MofNCompleteColumn, ProgressColumn, Task, TimeElapsedColumn, TimeRemainingColumn
     from rich.text import Text

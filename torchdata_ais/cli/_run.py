@@ -279,7 +279,7 @@ def command_line(**named: Any) -> typer.Typer:
 
 
 def add_command(
-    app: typer.Typer, function: Callable[..., Any], *, name: str | None = None, panel: str | None = None
+    app: typer.Typer, function: Callable[..., object], *, name: str | None = None, panel: str | None = None
 ) -> None:
     """Make `function` a command of `app`.
 
@@ -349,7 +349,7 @@ def _told(parameter: inspect.Parameter, metavar: str, text: str) -> inspect.Para
     return parameter.replace(annotation=Annotated[kind, info])
 
 
-def _declared(parameter: inspect.Parameter) -> Any:
+def _declared(parameter: inspect.Parameter) -> object:
     if parameter.default is parameter.empty:
         return typer.Argument()
     is_flag = parameter.default is False  # which has no --no-...
@@ -375,5 +375,5 @@ def function_named(name: str | None) -> Callable[..., Any] | None:
         ) from error
     if not callable(function):
         raise UsageError.at(f"{name} is no function", todo="write MODULE:FUNCTION, such as augment:flip")
-    made: Callable[..., Any] = function
+    made: Callable[..., object] = function
     return made

@@ -165,7 +165,7 @@ def convert(
 
 
 def _decoder(
-    function: Callable[..., Any] | None, size: int | None, shorter: int | None, max_pixels: int | None
+    function: Callable[..., object] | None, size: int | None, shorter: int | None, max_pixels: int | None
 ) -> Any:
     """Return the decoder of the samples, where values are needed."""
     if function is None and not size and not shorter:

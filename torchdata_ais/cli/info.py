@@ -189,7 +189,7 @@ class Summary:
         """Bytes of all fields."""
         return sum(one.bytes for one in self.fields.values())
 
-    def count(self, sample: Mapping[str, Any]) -> None:
+    def count(self, sample: Mapping[str, object]) -> None:
         """Count a sample by its bytes."""
         self.samples += 1
         for name, value in fields_of(sample).items():
@@ -210,7 +210,7 @@ class Summary:
             for row in table.to_pylist():
                 self._field(row["field"]).add(*(row[f"size_{how}"] for _, how in what))
 
-    def look(self, sample: Mapping[str, Any]) -> None:
+    def look(self, sample: Mapping[str, object]) -> None:
         """Take classes and sizes of pictures from a sample."""
         from PIL import Image
 

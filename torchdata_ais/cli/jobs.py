@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -22,6 +22,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.urls import parse_url
 
 if TYPE_CHECKING:
+    from torchdata_ais.codecs.decoder import SpecName
     from torchdata_ais.jobs.dsort import DsortResult
 
 
@@ -60,10 +61,9 @@ def init(
     from torchdata_ais.cli._run import function_named
     from torchdata_ais.jobs.etl import ensure_etl, shard_etl
 
-    made: Any = function_named(function)
+    made: object = function_named(function)
     if not isinstance(made, type):
-        options: dict[str, Any] = {"size": size} if size else {}
-        made = shard_etl(decode=decode or None, **options)(made)
+        made = shard_etl(decode=cast("SpecName | None", decode or None), size=size or None)(made)
     where = options_for(endpoint).endpoint
     ensure_etl(where, name, made, dependencies=dependency or (), replace_other=replace)
     echo(f"{name} runs; read through it with AISSourceLister(..., etl_name={name!r})", err=True)
@@ -206,7 +206,7 @@ def dsort(
     from torchdata_ais.cli._output import job_bars
     from torchdata_ais.jobs.dsort import DsortSpec, run_dsort
 
-    spec: Any
+    spec: object
     if source.endswith((".json", ".yaml", ".yml")) and "://" not in source:
         if target:
             raise UsageError.at("the specification says where to write", todo="leave PATTERN out")

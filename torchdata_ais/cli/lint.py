@@ -17,6 +17,7 @@ from torchdata_ais.errors.text import Sentences
 
 if TYPE_CHECKING:
     from torchdata_ais.cli.checks import LintReport, Problem, Resharded
+    from torchdata_ais.cli.checks.lint import ShardReport
     from torchdata_ais.store import StoreOptions
 
 _SHOWN_ALIKE = 3  # problems of one kind in one shard
@@ -119,17 +120,21 @@ def _stored(report: LintReport) -> str | None:
     return None if report.index is None else report.index.save().stored[0].folder.where
 
 
+def _show_problems(shard: ShardReport) -> None:
+    shown: Counter[str] = Counter()
+    for problem in shard.problems:
+        shown[problem.kind] += 1
+        if shown[problem.kind] <= _SHOWN_ALIKE:
+            echo(_typed(problem))
+    unseen = shard.errors - sum(min(count, _SHOWN_ALIKE) for count in shown.values())
+    if unseen:
+        kinds = ", ".join(kind for kind, count in shown.items() if count > _SHOWN_ALIKE)
+        echo(f"error: {shard.url}: {count_text(unseen, 'more error')} of this shard (such as {kinds})")
+
+
 def _show(report: LintReport, index: object, fix: str | None) -> None:
     for shard in report.shards:
-        shown: Counter[str] = Counter()
-        for problem in shard.problems:
-            shown[problem.kind] += 1
-            if shown[problem.kind] <= _SHOWN_ALIKE:
-                echo(_typed(problem))
-        unseen = shard.errors - sum(min(count, _SHOWN_ALIKE) for count in shown.values())
-        if unseen:
-            kinds = ", ".join(kind for kind, count in shown.items() if count > _SHOWN_ALIKE)
-            echo(f"error: {shard.url}: {count_text(unseen, 'more error')} of this shard (such as {kinds})")
+        _show_problems(shard)
     for problem in report.across:
         echo(_typed(problem))
     samples = sum(shard.samples for shard in report.shards)

@@ -246,7 +246,7 @@ class ResizeCrop(Crop):
         return self.shorter, self.shorter
 
 
-def crop_of(given: Crop | None, **named: Any) -> Crop | None:
+def crop_of(given: Crop | None, **named: object) -> Crop | None:
     """Return the one crop in `given` and the options of `Decoder`, or None.
 
     Raises:
@@ -297,11 +297,11 @@ def _edge(have: int, wanted: int) -> int:
     return round((have - wanted) / 2) if have >= wanted else -((wanted - have) // 2)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _check_size(size: Any, name: str, *, pairs: bool = True) -> None:
+def _check_size(size: object, name: str, *, pairs: bool = True) -> None:
     numbers = size if pairs and isinstance(size, (tuple, list)) and len(size) == 2 else [size]
     for number in numbers:
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
@@ -311,7 +311,7 @@ def _check_size(size: Any, name: str, *, pairs: bool = True) -> None:
             )
 
 
-def _check_range(pair: Any, name: str, most: float) -> None:
+def _check_range(pair: object, name: str, most: float) -> None:
     if (
         not isinstance(pair, (tuple, list))
         or len(pair) != 2

@@ -316,7 +316,7 @@ class Decoder:
 
     def _decode(
         self, sample: dict[str, Any], field: str, data: bytes, seed: int | None, row: Row | None
-    ) -> Any:
+    ) -> object:
         try:
             return self.decode_field(field, data, seed, row)
         except Exception as error:

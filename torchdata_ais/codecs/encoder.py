@@ -55,7 +55,7 @@ _WIDER = {"1": ("L", "RGB"), "L": ("RGB",), "P": ("RGB",), "LA": ("RGBA",)}
 _SLACK = 0.001
 
 
-def encode_image(value: Any, extension: str, quality: int = 100) -> bytes:
+def encode_image(value: object, extension: str, quality: int = 100) -> bytes:
     """Encode an image in the format of `extension`.
 
     Args:
@@ -93,7 +93,7 @@ def _fitted(image: Image.Image, form: Format, extension: str) -> Image.Image:
     raise ValueError(f"{extension} cannot store an image of mode {image.mode}; convert it or use png or tiff")
 
 
-def _to_pil(value: Any) -> Image.Image:
+def _to_pil(value: object) -> Image.Image:
     pixels = _pixels(value)
     if pixels.dtype == np.bool_:
         return Image.fromarray(pixels)
@@ -129,13 +129,15 @@ Encoder = Callable[[dict[str, Any]], dict[str, Any]]
 
 Fields that begin with ``_`` are passed on unchanged.
 """
+EncoderSpec = bool | Mapping[str, Callable[[Any], object]] | Encoder | None
+"""Argument of `build_encoder`: whether to encode, functions by field, or one for samples."""
 
 
 @dataclass(frozen=True)
 class FieldEncoder:
     """Encodes every field of a sample; made by `build_encoder`. Picklable."""
 
-    custom: Mapping[str, Callable[[Any], Any]] | None = None
+    custom: Mapping[str, Callable[[Any], object]] | None = None
     bytes_only: bool = False
     allow_pickle: bool = False
     quality: int = 100
@@ -148,7 +150,7 @@ class FieldEncoder:
             for field, value in sample.items()
         }
 
-    def _field(self, sample: dict[str, Any], field: str, value: Any) -> bytes:
+    def _field(self, sample: dict[str, Any], field: str, value: object) -> bytes:
         try:
             return self.encode_field(field, value)
         except Exception as error:
@@ -171,7 +173,7 @@ class FieldEncoder:
                 field=field,
             ) from (error.with_traceback(None) if self.custom is None else error)  # without our own frames
 
-    def encode_field(self, field: str, value: Any) -> bytes:
+    def encode_field(self, field: str, value: object) -> bytes:
         """Return the bytes of one field.
 
         Raises:
@@ -194,7 +196,7 @@ class FieldEncoder:
             data = self._by_table(extension(name), value)
         return gzip.compress(data, mtime=0) if zipped else data
 
-    def _by_custom(self, custom: Mapping[str, Callable[[Any], Any]], name: str, value: Any) -> bytes:
+    def _by_custom(self, custom: Mapping[str, Callable[[Any], Any]], name: str, value: object) -> bytes:
         # The longest ending wins: "seg.png" before "png".
         for ending in sorted(custom, key=len, reverse=True):
             if ends_with(name, [ending.lower().lstrip(".")]):
@@ -204,7 +206,7 @@ class FieldEncoder:
             return value.encode("utf-8")
         raise ValueError(f"the encoder has no entry for it, only for {' '.join(custom)}")
 
-    def _by_table(self, last: str, value: Any) -> bytes:
+    def _by_table(self, last: str, value: object) -> bytes:
         if last in FORMATS:
             return encode_image(value, last, self.quality)
         encode = _ENCODERS.get(last)
@@ -218,7 +220,7 @@ class FieldEncoder:
 
 
 def build_encoder(
-    spec: bool | Mapping[str, Callable[[Any], Any]] | Encoder | None = True,
+    spec: EncoderSpec = True,
     *,
     allow_pickle: bool = False,
     quality: int = 100,
@@ -268,7 +270,7 @@ def build_encoder(
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 
 
-def _text(value: Any, _: FieldEncoder) -> bytes:
+def _text(value: object, _: FieldEncoder) -> bytes:
     if not isinstance(value, str):
         raise TypeError(f"a text field takes str, not {type(value).__name__}")
     return value.encode("utf-8")
@@ -286,7 +288,7 @@ def _integer(value: Any, _: FieldEncoder) -> bytes:
     return str(int(operator.index(value))).encode("ascii")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     """Turn numpy scalars, arrays and tensors into Python numbers and lists.
 
     These are for JSON and MessagePack.
@@ -296,7 +298,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a value of type {type(value).__name__} cannot be stored")
 
 
-def _json(value: Any, options: FieldEncoder) -> bytes:
+def _json(value: object, options: FieldEncoder) -> bytes:
     if isinstance(value, str):  # already JSON, as users of WebDataset pass it; anything else is a mistake
         _check_json(value, options)
         return value.encode("utf-8")
@@ -335,19 +337,19 @@ def _no_json() -> ValueError:
     )
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> Any:
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     return np.asarray(value)
 
 
-def _npy(value: Any, options: FieldEncoder) -> bytes:
+def _npy(value: object, options: FieldEncoder) -> bytes:
     stream = io.BytesIO()
     np.lib.format.write_array(stream, _array(value), allow_pickle=options.allow_pickle)
     return stream.getvalue()
 
 
-def _npz(value: Any, options: FieldEncoder) -> bytes:
+def _npz(value: object, options: FieldEncoder) -> bytes:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise TypeError("an npz field takes a dict from names to arrays")
     stream = io.BytesIO()
@@ -360,25 +362,25 @@ def _npz(value: Any, options: FieldEncoder) -> bytes:
     return stream.getvalue()
 
 
-def _ten(value: Any, _: FieldEncoder) -> bytes:
+def _ten(value: object, _: FieldEncoder) -> bytes:
     arrays = value if isinstance(value, (list, tuple)) else [value]
     return tenbin.dumps([_array(array) for array in arrays])
 
 
-def _msgpack(value: Any, _: FieldEncoder) -> bytes:
+def _msgpack(value: object, _: FieldEncoder) -> bytes:
     import msgspec
 
     return msgspec.msgpack.encode(value, enc_hook=_plain)
 
 
-def _cbor(value: Any, _: FieldEncoder) -> bytes:
+def _cbor(value: object, _: FieldEncoder) -> bytes:
     data: bytes = require("cbor2", "a cbor field").dumps(
         value, default=lambda encoder, item: encoder.encode(_plain(item))
     )
     return data
 
 
-def _torch(value: Any, _: FieldEncoder) -> bytes:
+def _torch(value: object, _: FieldEncoder) -> bytes:
     import torch
 
     stream = io.BytesIO()
@@ -386,7 +388,7 @@ def _torch(value: Any, _: FieldEncoder) -> bytes:
     return stream.getvalue()
 
 
-def _pickle(value: Any, options: FieldEncoder) -> bytes:
+def _pickle(value: object, options: FieldEncoder) -> bytes:
     if not options.allow_pickle:
         raise EncodeUsageError(
             "readers must run code to load a pickle; pass allow_pickle=True, or use json, npy or msgpack"

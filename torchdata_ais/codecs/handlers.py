@@ -104,14 +104,14 @@ class ExtensionHandler:
     """
 
     fields: tuple[str, ...]
-    function: Callable[[bytes], Any]
+    function: Callable[[bytes], object]
 
     def __call__(self, name: str, data: bytes) -> Any:
         """Return ``function(data)``, or None where `name` is another field."""
         return self.function(data) if ends_with(name, self.fields) else None
 
 
-def handle_extension(extensions: str, f: Callable[[bytes], Any]) -> ExtensionHandler:
+def handle_extension(extensions: str, f: Callable[[bytes], object]) -> ExtensionHandler:
     """Return a handler that decodes fields with these endings by ``f(data)``.
 
     Takes:

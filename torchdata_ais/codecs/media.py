@@ -186,24 +186,30 @@ def torch_video(
     av = require("av", "decoding video")
     info: dict[str, float] = {}
     begin, end = seconds or (0.0, math.inf)
-    with av.open(io.BytesIO(data)) as container:
+    taken: list[torch.Tensor] = []
+    sound: list[torch.Tensor] = []
+    with contextlib.ExitStack() as opened:
+
+        def open_file() -> Any:
+            return opened.enter_context(av.open(io.BytesIO(data)))
+
+        container = open_file()
         video, audio = container.streams.video[:1], container.streams.audio[:1]
         rate = float(video[0].average_rate or 0) if video else 0.0
+        if video:
+            shown = _between(av, container, open_file, "video", begin, end)
+            for time, frame in itertools.islice(shown, 0, None, every):
+                taken.append(torch.from_numpy(frame.to_ndarray(format="rgb24")))
+                if len(taken) == frames:
+                    end = min(end, time + every / rate) if rate else end
+                    break
         if rate:
             info["video_fps"] = rate / every
         if audio:
             info["audio_fps"] = int(audio[0].rate)
-    taken: list[torch.Tensor] = []
-    for time, frame in (
-        itertools.islice(_between(av, data, "video", begin, end), 0, None, every) if video else ()
-    ):
-        taken.append(torch.from_numpy(frame.to_ndarray(format="rgb24")))
-        if len(taken) == frames:
-            end = min(end, time + every / rate) if rate else end
-            break
-    sound: list[torch.Tensor] = []
-    if audio:
-        sound += _sound(av, _between(av, data, "audio", begin, end), int(info["audio_fps"]), begin, end)
+            container = open_file() if video else container  # frames of both kinds alternate in the file
+            heard = _between(av, container, open_file, "audio", begin, end)
+            sound += _sound(av, heard, int(info["audio_fps"]), begin, end)
     if not taken and not sound:
         part = "" if seconds is None else f" between second {begin:g} and {seconds[1]:g}"
         raise DecodeError.at(f"the {len(data)} bytes have neither pictures nor sound{part}")
@@ -211,20 +217,23 @@ def torch_video(
     return pictures, torch.cat(sound, 1) if sound else torch.empty((0, 0)), info
 
 
-def _between(av: Any, data: bytes, kind: str, begin: float, end: float) -> Iterator[tuple[float, Any]]:
+def _between(
+    av: Any, container: Any, open_file: Callable[[], Any], kind: str, begin: float, end: float
+) -> Iterator[tuple[float, Any]]:
     """Yield the frames that are shown in a part, with their time.
 
     Args:
         av: The library.
-        data: The file.
+        container: The file, at its beginning.
+        open_file: Opens it again.
         kind: ``"video"`` or ``"audio"``.
         begin: In seconds from the beginning of the file. A frame of sound may begin before it.
         end: In seconds.
     """
-    frames = _timed(av, data, kind, begin if kind == "video" else 0)
+    frames = _timed(av, container, kind, begin if kind == "video" else 0)
     first = next(frames, None)
     if first is None or first[0] > begin > 0:  # some formats jump to a later place
-        frames = _timed(av, data, kind, 0)
+        frames = _timed(av, open_file(), kind, 0)
         first = next(frames, None)
     for time, frame in itertools.chain([] if first is None else [first], frames):
         if time >= end - _ROUNDING:
@@ -238,23 +247,22 @@ def _between(av: Any, data: bytes, kind: str, begin: float, end: float) -> Itera
 _ROUNDING = 1e-6  # seconds
 
 
-def _timed(av: Any, data: bytes, kind: str, begin: float) -> Iterator[tuple[float, Any]]:
+def _timed(av: Any, container: Any, kind: str, begin: float) -> Iterator[tuple[float, Any]]:
     """Yield frames with their time, from one at or before `begin` on."""
-    with av.open(io.BytesIO(data)) as container:
-        streams = [*container.streams.video[:1], *container.streams.audio[:1]]
-        starts = [float(one.start_time * one.time_base) for one in streams if one.start_time is not None]
-        start = min(starts, default=0.0)
-        stream = next(one for one in streams if one.type == kind)
-        shown = 1 / float(stream.average_rate) if kind == "video" and stream.average_rate else 0.0
-        if begin and stream.start_time is not None:
-            with contextlib.suppress(av.FFmpegError):
-                container.seek(int((begin + start) * 1_000_000))
-        for number, frame in enumerate(container.decode(stream)):
-            yield number * shown if frame.time is None else frame.time - start, frame
+    streams = [*container.streams.video[:1], *container.streams.audio[:1]]
+    starts = [float(one.start_time * one.time_base) for one in streams if one.start_time is not None]
+    start = min(starts, default=0.0)
+    stream = next(one for one in streams if one.type == kind)
+    shown = 1 / float(stream.average_rate) if kind == "video" and stream.average_rate else 0.0
+    if begin and stream.start_time is not None:
+        with contextlib.suppress(av.FFmpegError):
+            container.seek(int((begin + start) * 1_000_000))
+    for number, frame in enumerate(container.decode(stream)):
+        yield number * shown if frame.time is None else frame.time - start, frame
 
 
 def _sound(
-    av: Any, frames: Iterator[tuple[float, Any]], rate: int, begin: float, end: float
+    av: Any, frames: Iterator[tuple[float, object]], rate: int, begin: float, end: float
 ) -> Iterator[torch.Tensor]:
     """Yield the samples of the frames, those of the part alone."""
     import torch

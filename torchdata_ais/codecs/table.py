@@ -90,7 +90,7 @@ def _integer(data: bytes, _: FieldTable) -> int:
     return int(digits)
 
 
-def _json(data: bytes, _: FieldTable) -> Any:
+def _json(data: bytes, _: FieldTable) -> object:
     return json.loads(without_mark(data))
 
 
@@ -98,7 +98,7 @@ def _jsonl(data: bytes, _: FieldTable) -> list[Any]:
     return [json.loads(line) for line in without_mark(data).split(b"\n") if line.strip()]
 
 
-def _npy(data: bytes, table: FieldTable) -> Any:
+def _npy(data: bytes, table: FieldTable) -> object:
     try:
         return np.lib.format.read_array(io.BytesIO(data), allow_pickle=table.allow_pickle)
     except MemoryError as error:  # bad data, not a full machine: the header is read before the length
@@ -122,21 +122,21 @@ def _npz(data: bytes, table: FieldTable) -> dict[str, Any]:
     return {name: _npy(part, table) if part[:6] == b"\x93NUMPY" else part for name, part in parts.items()}
 
 
-def _ten(data: bytes, _: FieldTable) -> Any:
+def _ten(data: bytes, _: FieldTable) -> object:
     return tenbin.loads(data)
 
 
-def _msgpack(data: bytes, _: FieldTable) -> Any:
+def _msgpack(data: bytes, _: FieldTable) -> object:
     import msgspec
 
     return msgspec.msgpack.decode(data)
 
 
-def _cbor(data: bytes, _: FieldTable) -> Any:
+def _cbor(data: bytes, _: FieldTable) -> object:
     return require("cbor2", "a cbor field").loads(data)
 
 
-def _torch(data: bytes, table: FieldTable) -> Any:
+def _torch(data: bytes, table: FieldTable) -> object:
     import torch
 
     try:
@@ -148,7 +148,7 @@ def _torch(data: bytes, table: FieldTable) -> Any:
         raise _refused("a torch field that is more than tensors and plain containers") from error
 
 
-def _pickle(data: bytes, table: FieldTable) -> Any:
+def _pickle(data: bytes, table: FieldTable) -> object:
     if not table.allow_pickle:
         raise _refused("a pickle field")
     return pickle.loads(data)  # noqa: S301 -- the caller said allow_pickle

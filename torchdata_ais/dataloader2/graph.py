@@ -28,4 +28,4 @@ __all__ = [
     "traverse_dps",
 ]
 
-DataPipe = IterDataPipe[Any] | MapDataPipe[Any]
+DataPipe = IterDataPipe[object] | MapDataPipe[Any]

@@ -22,7 +22,9 @@ class DataLoader2(torchdata_names.DataLoader2[Any]):  # type: ignore[misc]
     """
 
     @checked
-    def __init__(self, datapipe: Any, datapipe_adapter_fn: Any = None, reading_service: Any = None) -> None:
+    def __init__(
+        self, datapipe: object, datapipe_adapter_fn: object = None, reading_service: object = None
+    ) -> None:
         if any(
             isinstance(one, torchdata_names.ReadingServiceInterface)
             for one in (datapipe, datapipe_adapter_fn)
@@ -35,7 +37,7 @@ class DataLoader2(torchdata_names.DataLoader2[Any]):  # type: ignore[misc]
             super().__init__(datapipe, datapipe_adapter_fn, reading_service)
 
     @classmethod
-    def from_state(cls, state: dict[str, Any], reading_service: Any, *, trust: bool = False) -> Self:
+    def from_state(cls, state: dict[str, Any], reading_service: object, *, trust: bool = False) -> Self:
         """Return a loader from the pipe and the seeds of `state`.
 
         See `load_state_dict`.

@@ -94,7 +94,7 @@ def _drawn_from_torch(seed: int) -> bool:
     return seed in (direct, SeedGenerator(direct).generate_shared_seed())
 
 
-def notice_lost_ranks(pipe: Any) -> None:
+def notice_lost_ranks(pipe: object) -> None:
     """Make every ``fullsync`` of the graph raise when another rank is gone.
 
     torchdata's own requests the other ranks' state in a callback of a thread pool, where an error is logged and
@@ -108,7 +108,7 @@ def notice_lost_ranks(pipe: Any) -> None:
 
 
 class _FullSync(FullSync):  # type: ignore[misc]
-    def _callback_fn(self, expected: Any) -> None:
+    def _callback_fn(self, expected: object) -> None:
         try:
             super()._callback_fn(expected)
         except Exception as error:  # noqa: BLE001 - gloo raises RuntimeErrors of many kinds
@@ -198,15 +198,15 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         multiprocessing_context: StartMethod | None = None,
         worker_prefetch_cnt: int = 10,
         main_prefetch_cnt: int = 10,
-        worker_init_fn: Callable[..., Any] | None = None,
-        worker_reset_fn: Callable[..., Any] | None = None,
+        worker_init_fn: Callable[..., object] | None = None,
+        worker_reset_fn: Callable[..., object] | None = None,
         *,
         shard_by_rank: bool = True,
         rank_timeout_s: float = 1800.0,
         stall_after: float | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        store: Any = None,
+        store: object = None,
     ) -> None:
         if num_workers < 0:
             raise UsageError.at(f"num_workers={num_workers}", todo="use 0 for no worker processes, or more")
@@ -233,7 +233,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         self._world_options = WorldOptions(rank, world_size, store)
         self._world = World(0, 1)
         self.epoch = 0
-        self.reset_extras: Mapping[int, Any] = {}
+        self.reset_extras: Mapping[int, object] = {}
         self._round = 0
         self._token = uuid.uuid4().hex
         self._owner_pid = os.getpid()
@@ -298,7 +298,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             found = [] if self._end_datapipe is None else [report_of(self._end_datapipe)]
         return [report.of_rank(*self._world.members) for report in found]
 
-    def initialize(self, datapipe: Any) -> Any:
+    def initialize(self, datapipe: object) -> Any:
         """Cut the graph, start the processes, and return the main process's pipe."""
         if self._finalized:
             raise LoaderError.at("this reading service was shut down", todo="make a new loader")
@@ -333,7 +333,7 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
                 warn_of_idle(listing.shards, max(1, self.num_workers) * self._world.size)
         listing.give(datapipe)
 
-    def _start(self, parts: Parts) -> Any:
+    def _start(self, parts: Parts) -> object:
         window = self.worker_prefetch_cnt + -(-self.main_prefetch_cnt // self.num_workers) + 1
         if multiprocessing.current_process().daemon:
             raise UsageError.at(
@@ -369,7 +369,9 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         replace_dp(traverse_dps(parts.rest), parts.replica, items)
         return parts.rest
 
-    def initialize_iteration(self, seed_generator: Any, iter_reset_fn: ResetFunction | None = None) -> None:
+    def initialize_iteration(
+        self, seed_generator: object, iter_reset_fn: ResetFunction | None = None
+    ) -> None:
         """Begin an epoch: send every process its seeds."""
         assert self._end_datapipe is not None
         if self._finalized:

@@ -65,7 +65,7 @@ class Parts(NamedTuple):
         return roots + find_branches_without(traverse_dps(self.replica), Dispatched)
 
 
-def seed_plan(pipes: Iterable[Any], seeds: Any) -> None:
+def seed_plan(pipes: Iterable[object], seeds: Any) -> None:
     """Give a planned stage a seed that all ranks and workers share.
 
     torchdata would give each its own.
@@ -78,17 +78,17 @@ def seed_plan(pipes: Iterable[Any], seeds: Any) -> None:
         part.set_seed(seeds.generate_shared_seed())
 
 
-def planned_stages(pipes: Iterable[Any]) -> list[PlannedStage]:
+def planned_stages(pipes: Iterable[object]) -> list[PlannedStage]:
     """Return the stages that read by a plan."""
     return [part for part in pipes if isinstance(part, PlannedStage)]
 
 
-def pause(pipe: Any) -> None:
+def pause(pipe: object) -> None:
     """Pause every pipe of the graph that knows how to, and returns from it."""
     prefetch.pause(pipe, _would_not_return)
 
 
-def _would_not_return(pipe: Any) -> bool:
+def _would_not_return(pipe: object) -> bool:
     """Report whether `pause` of this pipe never returns.
 
     torchdata's look-ahead threads have two such cases. ``prefetch`` waits for a signal of its thread, which sends none
@@ -199,10 +199,10 @@ class ServicePart:
         dispatching: Whether it feeds all workers.
     """
 
-    pipe: Any
+    pipe: object
     info: WorkerInfo
-    init_fn: Callable[..., Any] | None
-    reset_fn: Callable[..., Any] | None
+    init_fn: Callable[..., object] | None
+    reset_fn: Callable[..., object] | None
     dispatching: bool = False
 
     def open(self) -> Any:
@@ -222,7 +222,7 @@ class ServicePart:
                 raise TypeError(f"worker_init_fn must return the pipe to run, not {type(pipe).__name__}")
         return pipe
 
-    def begin(self, pipe: Any, reset: Reset) -> Any:
+    def begin(self, pipe: object, reset: Reset) -> Any:
         """Seed the process and the pipe."""
         draw = reset.seeds.generate_shared_seed if self.dispatching else reset.seeds.generate_seed
         random.seed(draw())

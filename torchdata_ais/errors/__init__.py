@@ -95,7 +95,7 @@ class AISError(Exception):
     todo: str
     place: dict[str, Any]
 
-    def __init__(self, what: str = "", *, todo: str = "", place: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, what: str = "", *, todo: str = "", place: Mapping[str, object] | None = None) -> None:
         notes: list[str] = []
         what = str(what)
         if todo or place is not None:
@@ -112,11 +112,11 @@ class AISError(Exception):
         for note in notes:
             noted(self, note)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _revived, (type(self), self.args, vars(self))
 
     @classmethod
-    def at(cls, what: str, *, todo: str = "", **place: Any) -> Self:
+    def at(cls, what: str, *, todo: str = "", **place: object) -> Self:
         """Return an error with the fact `what`, the advice `todo`, and the place.
 
         Args:
@@ -143,7 +143,7 @@ class AISError(Exception):
             return self._renewed(f"{self.what}; {note}", "", self.place)
         return self._renewed(self.what, Remedy(*Remedy.of(self.todo).ways, *_noted_ways(note)), self.place)
 
-    def placed(self, place: Mapping[str, Any]) -> Self:
+    def placed(self, place: Mapping[str, object]) -> Self:
         """Return the same error in another `place`; the cause is kept.
 
         Example:
@@ -153,7 +153,7 @@ class AISError(Exception):
         """
         return self._renewed(self.what, self.todo, place)
 
-    def _renewed(self, what: str, todo: str, place: Mapping[str, Any]) -> Self:
+    def _renewed(self, what: str, todo: str, place: Mapping[str, object]) -> Self:
         same = type(self)(what, todo=todo, place=place)
         vars(same).update({name: value for name, value in vars(self).items() if name not in vars(same)})
         same.__cause__ = self.__cause__
@@ -224,7 +224,7 @@ def _noted_ways(note: str) -> list[Way]:
     return [way._replace(text=f"; {way.text}") for way in Remedy.of(note).ways]
 
 
-def _revived(kind: type[_E], args: tuple[Any, ...], attributes: dict[str, Any]) -> _E:
+def _revived(kind: type[_E], args: tuple[object, ...], attributes: dict[str, Any]) -> _E:
     """Return an error as it was, without reading its text."""
     error = kind.__new__(kind, *args)
     error.args = args

@@ -81,7 +81,7 @@ class Remedy(str):
         remedy.ways = known
         return remedy
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Remedy, self.ways
 
     @classmethod
@@ -118,7 +118,7 @@ class Sentences(str):
         text.what, text.todo = what, todo
         return text
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Sentences, (self.what, self.todo)
 
 
@@ -172,7 +172,7 @@ def object_uri(provider: str, namespace: str, bucket: str, name: str) -> str:
     return f"{_SCHEMES.get(provider, provider)}://{space}{bucket}{f'/{name}' if name else ''}"
 
 
-def composed(what: str, todo: str, place: Mapping[str, Any]) -> str:
+def composed(what: str, todo: str, place: Mapping[str, object]) -> str:
     """Return the text for users: the sentences, then a line with the place.
 
     Example:

@@ -19,7 +19,7 @@ from torchdata_ais.store import Cluster
 
 
 def pets_pipe(
-    source: Any, *, shuffle: bool, cluster: Cluster = None, size: int = 64, batchsize: int = 32
+    source: object, *, shuffle: bool, cluster: Cluster = None, size: int = 64, batchsize: int = 32
 ) -> Any:
     """Return the chain from a bucket of shards to batches.
 
@@ -41,7 +41,7 @@ def pets_pipe(
     )
 
 
-def samples_of(source: Any, *, shuffle: bool, cluster: Cluster = None) -> Any:
+def samples_of(source: object, *, shuffle: bool, cluster: Cluster = None) -> Any:
     """Return the chain from a bucket of shards to samples; see `pets_pipe`."""
     shards: Any = AISSourceLister(source, cluster=cluster)
     if not shuffle:

@@ -76,7 +76,7 @@ def crop(sample: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     return sample | {"wave": wave[begin : begin + frames].clone()}
 
 
-def make_pipe(source: Any, batch: int, *, shuffle: bool) -> Any:
+def make_pipe(source: object, batch: int, *, shuffle: bool) -> Any:
     """Return the chain to batches of (waves, classes)."""
     clips = samples_of(source, shuffle=shuffle).decode("audio").map_sample(crop, rng=True)
     return clips.to_tuple("wave", "cls").batched(batch)

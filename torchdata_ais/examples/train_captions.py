@@ -58,7 +58,7 @@ def main() -> None:
     print(f"{found} of {pictures} held-out pictures found their caption in batches of {arguments.batch}")  # noqa: T201
 
 
-def make_pipe(source: Any, batch: int, *, shuffle: bool) -> Any:
+def make_pipe(source: object, batch: int, *, shuffle: bool) -> Any:
     """Return the chain to batches of (images, numbers of words, captions)."""
     pairs = samples_of(source, shuffle=shuffle).decode("torchrgb8", size=64).to_tuple("jpg;png;webp", "txt")
     return pairs.batched(batch, collation_fn=with_numbers)

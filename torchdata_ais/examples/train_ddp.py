@@ -62,7 +62,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _sources(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any]:
+def _sources(arguments: argparse.Namespace, folder: Path) -> tuple[object, object]:
     """Return the shards to train and to evaluate on, the same on all ranks."""
     if arguments.source:
         return arguments.source, arguments.held_out or arguments.source
@@ -79,7 +79,7 @@ def _sources(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any]:
     return names[0], names[0]
 
 
-def _run(arguments: argparse.Namespace, train: Any, held_out: Any) -> None:
+def _run(arguments: argparse.Namespace, train: object, held_out: object) -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(SmallCNN(len(CLASSES)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

@@ -84,7 +84,7 @@ def index_of(source: Any) -> SampleIndex | None:
         return None
 
 
-def train_pipe(source: Any, index: SampleIndex | None, size: int, batch: int) -> Any:
+def train_pipe(source: object, index: SampleIndex | None, size: int, batch: int) -> Any:
     """Return the chain for training: planned with an index, else streamed.
 
     Args:
@@ -101,7 +101,7 @@ def train_pipe(source: Any, index: SampleIndex | None, size: int, batch: int) ->
     return pictures.to_tuple("image", "cls").batched(batch)
 
 
-def valid_pipe(source: Any, size: int, batch: int) -> Any:
+def valid_pipe(source: object, size: int, batch: int) -> Any:
     """Return the chain for evaluation: every picture once, resized."""
     samples = AISSourceLister(source).load_tar().group_samples()
     return samples.decode("torchrgb8", size=size, only=FIELDS).to_tuple(IMAGE, "cls").batched(batch)
@@ -110,7 +110,7 @@ def valid_pipe(source: Any, size: int, batch: int) -> Any:
 class Run:
     """Model, optimizer and data of one rank."""
 
-    def __init__(self, arguments: argparse.Namespace, source: Any, device: torch.device) -> None:
+    def __init__(self, arguments: argparse.Namespace, source: object, device: torch.device) -> None:
         self.arguments = arguments
         self.device = device
         self.world = dist.get_world_size() if dist.is_initialized() else 1
@@ -150,7 +150,7 @@ class Run:
         return scores.float()
 
     @torch.no_grad()
-    def evaluate(self, source: Any) -> tuple[int, int]:
+    def evaluate(self, source: object) -> tuple[int, int]:
         """Return right answers and pictures over all ranks, each counted once."""
         self.model.eval()
         counts = torch.zeros(2, dtype=torch.long, device=self.device)
@@ -270,7 +270,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _sources(arguments: argparse.Namespace, folder: Path) -> tuple[Any, Any]:
+def _sources(arguments: argparse.Namespace, folder: Path) -> tuple[object, object]:
     """Return the shards to train and to evaluate on, the same on all ranks."""
     if arguments.source:
         return arguments.source, arguments.held_out or arguments.source

@@ -55,7 +55,7 @@ class PetsData(lightning.LightningDataModule):
         batchsize: Samples a batch.
     """
 
-    def __init__(self, source: Any, steps: int, num_workers: int = 0, batchsize: int = 16) -> None:
+    def __init__(self, source: object, steps: int, num_workers: int = 0, batchsize: int = 16) -> None:
         super().__init__()
         self._source = source
         self._steps = steps
@@ -77,6 +77,7 @@ class PetsData(lightning.LightningDataModule):
             self._loader = None
 
 
+# The options are those of Lightning's class.
 def trainer(**options: Any) -> lightning.Trainer:
     """Return a trainer for loaders that split the data themselves."""
     return lightning.Trainer(accelerator="cpu", use_distributed_sampler=False, **options)

@@ -309,6 +309,18 @@ def as_arrow(numbers: Integers) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
+def as_scalar(text: str) -> pa.Scalar:
+    """Return an Arrow scalar, without the import of pandas.
+
+    Example:
+        >>> as_scalar("cat").as_py()
+        'cat'
+    """
+    data = text.encode("utf-8", "surrogateescape")
+    ends = np.array([0, len(data)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])[0]
+
+
 def stacked(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> tuple[bytes, list[tuple[int, int]]]:
     """Return an Arrow IPC file of `batches`, and the offset of each."""
     sink = pa.BufferOutputStream()

@@ -107,7 +107,7 @@ def _where(expression: pc.Expression, batch: pa.RecordBatch) -> npt.NDArray[np.b
     return mask
 
 
-def _answer(which: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> Any:
+def _answer(which: Callable[[pa.RecordBatch], object], batch: pa.RecordBatch) -> object:
     """Return the result of a function for the rows."""
     try:
         return which(batch)
@@ -123,7 +123,7 @@ def _answer(which: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> An
         ) from error
 
 
-def _mask(values: Any, length: int) -> npt.NDArray[np.bool_]:
+def _mask(values: object, length: int) -> npt.NDArray[np.bool_]:
     mask = np.asarray(values, dtype=bool)
     if mask.shape != (length,):
         raise UsageError.at(
@@ -195,6 +195,28 @@ def check_no_places(shards_from: ShardsFrom) -> None:
     if shards_from is not None:
         raise UsageError.at(
             "shards_from= was passed with an index that is open", todo="pass it to SampleIndex.open"
+        )
+
+
+def _check_joinable(indexes: Sequence[IndexedSamples]) -> None:
+    """Raise `UsageError` unless `indexes` can be put one after the other."""
+    if not indexes:
+        raise UsageError.at("no index to join", todo="pass at least one")
+    kind = type(indexes).__name__ if isinstance(indexes, IndexedSamples) else ""
+    others = [] if kind else [one for one in indexes if not isinstance(one, IndexedSamples)]
+    if kind or others:
+        kind = kind or f"a list with {type(others[0]).__name__}"
+        raise UsageError.at(
+            f"concat() was given {kind}, not a list of indexes", todo="SampleIndex.concat([one, two])"
+        )
+    if any(index.joins for index in indexes):
+        raise UsageError.at("concat() of an index that is joined", todo="join what concat() returns")
+    shared = shared_samples([index.parts for index in indexes])
+    if shared is not None:
+        one, other, count = shared
+        raise UsageError.at(
+            f"{count} samples are in two of the indexes of concat(), numbers {one} and {other}",
+            todo="leave them out of one (index.select), or give an index a larger weight in a Mixture",
         )
 
 
@@ -301,24 +323,7 @@ class IndexedSamples(NumberedSamples):
             >>> len(SampleIndex.concat([one, two]))
             5
         """
-        if not indexes:
-            raise UsageError.at("no index to join", todo="pass at least one")
-        kind = type(indexes).__name__ if isinstance(indexes, IndexedSamples) else ""
-        others = [] if kind else [one for one in indexes if not isinstance(one, IndexedSamples)]
-        if kind or others:
-            kind = kind or f"a list with {type(others[0]).__name__}"
-            raise UsageError.at(
-                f"concat() was given {kind}, not a list of indexes", todo="SampleIndex.concat([one, two])"
-            )
-        if any(index.joins for index in indexes):
-            raise UsageError.at("concat() of an index that is joined", todo="join what concat() returns")
-        shared = shared_samples([index.parts for index in indexes])
-        if shared is not None:
-            one, other, count = shared
-            raise UsageError.at(
-                f"{count} samples are in two of the indexes of concat(), numbers {one} and {other}",
-                todo="leave them out of one (index.select), or give an index a larger weight in a Mixture",
-            )
+        _check_joinable(indexes)
         indexes = with_classes(indexes, classes)
         parts = Parts.concat([index.parts for index in indexes])
         labels: dict[int, Labels] = {}

@@ -155,7 +155,7 @@ def _check_sources(sources: Sequence[IndexedSamples]) -> None:
         )
 
 
-def _plain(weight: Any) -> Any:
+def _plain(weight: object) -> Any:
     """Return a number of any library as Python's; other values unchanged."""
     if isinstance(weight, Integral) and not isinstance(weight, bool):
         return int(weight)

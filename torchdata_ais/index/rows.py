@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -171,7 +171,7 @@ def references(stored: StoredIndex, shard: int, rows: Integers, number: int) -> 
     """
     row, batch = stored.shard(shard), stored.samples(shard)
     columns = [batch.column(name) for name in ("start", "size", "key", "fields", "sizes", "xxh64")]
-    wanted: Iterable[tuple[Any, ...]]
+    wanted: Iterable[tuple[object, ...]]
     if 4 * len(rows) < len(batch):  # a few values are cheaper one by one
         wanted = (tuple(column[place].as_py() for column in columns) for place in rows.tolist())
     else:

@@ -20,12 +20,13 @@ from torchdata_ais._util.formatting import bytes_text, html_table, html_text
 from torchdata_ais._util.versions import require
 from torchdata_ais.errors import AISError, DecodeError, UsageError
 from torchdata_ais.index.classes import ClassNames, Labels, by_label, class_names_of, composed, new_labels
-from torchdata_ais.index.format import as_arrow, is_utf8
+from torchdata_ais.index.format import as_arrow, as_scalar, is_utf8
 from torchdata_ais.index.joining import Join, partners_of
 from torchdata_ais.index.parts import Parts
 from torchdata_ais.index.rows import SHOWN, IndexedShard, SampleReference, entry_of, shown_rows
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.plan.permutation import Integers
+from torchdata_ais.samples import Fields
 from torchdata_ais.store import StoreOptions, resolve_options
 
 
@@ -162,7 +163,7 @@ def check_column(index: NumberedSamples, name: str) -> None:
         )
 
 
-def values_of(index: NumberedSamples, name: str, values: Any) -> Integers:
+def values_of(index: NumberedSamples, name: str, values: object) -> Integers:
     """Return one integer for each sample.
 
     The input is that of `IndexedSamples.with_column`.
@@ -307,7 +308,7 @@ class NumberedSamples:
         made._classes = union
         return made
 
-    def relabel(self, sample: dict[str, Any], reference: SampleReference, prefix: str = "") -> None:
+    def relabel(self, sample: Fields, reference: SampleReference, prefix: str = "") -> None:
         """Give a sample of bytes the labels of its classes in the union, if any.
 
         Args:
@@ -393,12 +394,14 @@ class NumberedSamples:
         )
 
     def _number_of(self, key: str) -> int:
-        begin = 0
-        for batch in self.batches():
-            number = pc.index(batch.column("key"), key).as_py()
+        begin, wanted = 0, as_scalar(key)
+        for part, shard, rows in self.selected():
+            keys = part.samples(shard).column("key")
+            keys = keys if rows is None else keys.take(as_arrow(rows))
+            number = pc.index(keys, wanted).as_py()
             if number >= 0:
                 return begin + int(number)
-            begin += len(batch)
+            begin += len(keys)
         raise KeyError(
             f"no sample has the key {key!r}: a key is the name of its members up to the first dot"
             + (f", as {self[0].key!r}" if len(self) else "")

@@ -98,14 +98,14 @@ class Schedule:
         )
 
     @classmethod
-    def of(cls, given: Schedule | Mapping[str, Any] | None) -> Schedule:
+    def of(cls, given: Schedule | Mapping[str, object] | None) -> Schedule:
         """Return `given` as a schedule, if it is one, its JSON value, or None."""
         if given is None:
             return cls()
         return given if isinstance(given, Schedule) else cls.from_json(given)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any] | str | bytes) -> Schedule:
+    def from_json(cls, value: Mapping[str, object] | str | bytes) -> Schedule:
         """Return the schedule of a result of `to_json`, or of its text.
 
         Raises:
@@ -261,7 +261,7 @@ class Schedule:
         )
 
 
-def _entries(given: Mapping[Any, Any] | None, name: str) -> list[tuple[Any, Any]]:
+def _entries(given: Mapping[Any, object] | None, name: str) -> list[tuple[Any, Any]]:
     if given is None:
         return []
     if not isinstance(given, Mapping):
@@ -301,7 +301,7 @@ def _checked_weights(entries: list[tuple[Any, Any]]) -> tuple[tuple[int, int, tu
     return tuple(found)
 
 
-def _checked_row(begin: int, given: Any) -> tuple[float, ...]:
+def _checked_row(begin: int, given: object) -> tuple[float, ...]:
     """Return the weights of an entry."""
     what = f"the weights of step {begin}"
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
@@ -348,7 +348,7 @@ def _checked_skips(entries: list[tuple[Any, Any]]) -> tuple[tuple[int, int, Skip
     return tuple(found)
 
 
-def _samples(source: int, given: Any) -> tuple[str | int, ...]:
+def _samples(source: int, given: object) -> tuple[str | int, ...]:
     what = f"exclude of source {source}"
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UsageError.at(

@@ -20,10 +20,11 @@ from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.pipes.planned.batches import check_planned
 from torchdata_ais.ranks.listing import Listing, shard_instance
 from torchdata_ais.ranks.rendezvous import begin_together
+from torchdata_ais.samples import Fields
 
 
 @checked
-def to_hf(pipe: IterDataPipe[Any], *, parts: int | None = None, seed: int = 0) -> Any:
+def to_hf(pipe: IterDataPipe[object], *, parts: int | None = None, seed: int = 0) -> Any:
     """Return a stream as a ``datasets.IterableDataset``.
 
     Args:
@@ -65,7 +66,7 @@ def to_hf(pipe: IterDataPipe[Any], *, parts: int | None = None, seed: int = 0) -
 class _Source:
     """The pipe in `count` parts."""
 
-    pipe: IterDataPipe[Any]
+    pipe: IterDataPipe[object]
     listing: Listing
     count: int
     seed: int
@@ -88,7 +89,7 @@ class _Source:
                 }
 
 
-def _samples(parts: list[int], source: _Source) -> Iterator[dict[str, Any]]:
+def _samples(parts: list[int], source: _Source) -> Iterator[Fields]:
     for number in parts:
         yield from source.part(number)
 
@@ -126,7 +127,7 @@ def trainer_callback(loader: AISLoader, resume_from: str | Path | None = None) -
     class LoaderState(base):  # type: ignore[valid-type,misc]
         """Writes the state where the Trainer has written the model."""
 
-        def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        def on_save(self, args: Any, state: Any, _control: object, **_: object) -> None:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             folder.mkdir(parents=True, exist_ok=True)  # another rank may be first
             _file(folder, args.process_index).write_text(json.dumps(loader.state_dict()))

@@ -116,7 +116,7 @@ class OpenTelemetryStats:
         """Show `report` from now on."""
         self._report = report
 
-    def _observe(self, metric: Metric, _options: Any) -> Iterator[Any]:
+    def _observe(self, metric: Metric, _options: object) -> Iterator[object]:
         if self._report is not None:
             for value, labels in values(metric, self._report.stages):
                 yield self._metrics.Observation(value, {**self._attributes, **labels})

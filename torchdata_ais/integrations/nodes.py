@@ -7,17 +7,15 @@ from typing import Any
 
 from torchdata_ais._util.arguments import checked
 from torchdata_ais._util.versions import require
-from torchdata_ais.loaders import AISLoader, ais_loader
-from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.loaders import AISLoader
 
 
 @checked
-def as_node(pipe: IterDataPipe[Any] | AISLoader, **options: Any) -> Any:
-    """Return `pipe` as a node of ``torchdata.nodes``, with its state.
+def as_node(loader: AISLoader) -> Any:
+    """Return a loader as a node of ``torchdata.nodes``, with its state.
 
     Args:
-        pipe: A pipe that batches by itself, or an `ais_loader`.
-        **options: Of a pipe: arguments of `ais_loader`, such as ``num_workers=4, seed=0``.
+        loader: An `ais_loader`.
 
     Returns:
         A ``torchdata.nodes.BaseNode``: the source of ``Mapper``, ``Prefetcher``, ``MultiNodeWeightedSampler``, ... and
@@ -26,24 +24,23 @@ def as_node(pipe: IterDataPipe[Any] | AISLoader, **options: Any) -> Any:
 
     Raises:
         MissingLibraryError: torchdata is not there, or older than 0.10, which brought its nodes.
-        UsageError: As `ais_loader`.
+        UsageError: It is not a loader.
 
     Example::
 
         from torchdata.nodes import Loader, Prefetcher
 
-        loader = Loader(Prefetcher(as_node(pipe, num_workers=4), prefetch_factor=2))
+        loader = Loader(Prefetcher(as_node(ais_loader(pipe, num_workers=4)), prefetch_factor=2))
         state = loader.state_dict()
     """
     base = require("torchdata.nodes", "as_node()", package="torchdata>=0.10").BaseNode
-    loader = pipe if isinstance(pipe, AISLoader) else ais_loader(pipe, **options)
 
     class LoaderNode(base):  # type: ignore[valid-type,misc]
         """An epoch of the loader from each `reset` on."""
 
         def __init__(self) -> None:
             super().__init__()
-            self._items: Iterator[Any] = iter(())
+            self._items: Iterator[object] = iter(())
 
         def reset(self, initial_state: dict[str, Any] | None = None) -> None:
             super().reset(initial_state)

@@ -179,7 +179,7 @@ def as_dataset(
     seed: int = 0,
     rank: int | None = None,
     world_size: int | None = None,
-    store: Any = None,
+    store: object = None,
     rank_timeout_s: float = 1800.0,
     start_spread_s: float | None = None,
 ) -> PipeDataset:
@@ -284,7 +284,7 @@ class PipeDataset(IterableDataset[Any]):
         close_at_exit(items)
         return items
 
-    def _items(self, resumed: StreamState | WorkerPlanState | None) -> Iterator[Any]:
+    def _items(self, resumed: StreamState | WorkerPlanState | None) -> Iterator[object]:
         self._resuming = None
         share, worker_seed = self._where()
         number, instance = _among_all(share)

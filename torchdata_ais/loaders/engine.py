@@ -183,7 +183,7 @@ class _Tail(Pipe[Any]):
     def _ais_envelope(self) -> bytes | None:
         return pack_or_refuse(self._source) if self._stateful and self._running else None
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         self._running = False
         for item in iterate(self._source):
             self._running = True

@@ -299,7 +299,7 @@ def explain(
     num_workers: int = 0,
     world: int = 1,
     global_batch: int | None = None,
-    schedule: Schedule | Mapping[str, Any] | None = None,
+    schedule: Schedule | Mapping[str, object] | None = None,
     device: DeviceName = None,
 ) -> Explanation:
     """Return the forecast of a run of `pipe`; reads no shard.
@@ -417,7 +417,9 @@ def _planned(
     )
 
 
-def _all_items(pipe: IterDataPipe[object], reader: IterDataPipe[object], listing: Listing) -> Iterator[Any]:
+def _all_items(
+    pipe: IterDataPipe[object], reader: IterDataPipe[object], listing: Listing
+) -> Iterator[object]:
     with listing.on(pipe):
         source = copy.deepcopy(parents(reader)[0])  # iterating the user's would count as an epoch
     yield from unsharded(source, find_sharder(source))

@@ -263,14 +263,14 @@ class AISLoader:
         tail: Tail | None = None,
         rank_weights: Sequence[int] | None = None,
         micro_batches: int = 1,
-        schedule: Schedule | Mapping[str, Any] | None = None,
+        schedule: Schedule | Mapping[str, object] | None = None,
         start_step: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
-        store: Any = None,
+        store: object = None,
         rank_timeout_s: float = 1800.0,
-        mesh: Any = None,
-        group: Any = None,
+        mesh: object = None,
+        group: object = None,
         replica_check: int | None = 256,
         start_spread_s: float | None = None,
         trace: bool | int = False,
@@ -381,7 +381,7 @@ class AISLoader:
         return self._runner.run_step
 
     @checked
-    def set_schedule(self, schedule: Schedule | Mapping[str, Any]) -> int:
+    def set_schedule(self, schedule: Schedule | Mapping[str, object]) -> int:
         """Change the schedule between two batches, or before the first.
 
         All ranks call it with the same schedule. It waits for them.
@@ -525,6 +525,7 @@ class AISLoader:
         close_at_exit(items)
         return items if self._on_stats is None else with_stats(items, self, self._on_stats, self._stats_every)
 
+    # One generator with many branches: whatever an epoch starts must end where the generator ends.
     def _epoch_items(self, run: int) -> Iterator[Any]:
         meeting, runner = self._meeting, self._runner
         meeting.join(self._pipe, runner, self._next_epoch)
@@ -637,10 +638,12 @@ class AISLoader:
                 "rank %d of %d has no batch in epoch %d: %s", world.rank, world.size, self.epoch, why
             )
             return
-        todo = "return the sample from the function" if "None" in why else "check what the stages leave out"
         raise LoaderError.at(
             f"epoch {self.epoch} has no batch{where}: {why}",
-            todo=Remedy(todo, "pass allow_empty=True if that may be"),
+            todo=Remedy(
+                "check that functions return their sample, and what stages leave out",
+                "pass allow_empty=True if that may be",
+            ),
         )
 
     def _tell_of_batch(self) -> bool:
@@ -745,7 +748,7 @@ class AISLoader:
         """
         self._observed().trace(path)
 
-    def report(self, group: Any = None, *, timeout_s: float = 60.0) -> Readiness:
+    def report(self, group: object = None, *, timeout_s: float = 60.0) -> Readiness:
         """Return how ready the data were on each rank, and the cause of delays.
 
         It names the rank that delays the others.

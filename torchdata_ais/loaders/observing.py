@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import msgspec
 
@@ -123,7 +122,7 @@ class Observing:
         """Write the records as a Chrome trace."""
         write_trace(self.recorder, path)
 
-    def report(self, group: Any, timeout_s: float) -> Readiness:
+    def report(self, group: object, timeout_s: float) -> Readiness:
         """Return how ready the data were.
 
         On all ranks of `group`, on those of the folder, or on this one.

@@ -27,7 +27,7 @@ from torchdata_ais.loaders.engine import Step
 _LEAST_DIMENSIONS = 4  # a batch of masks (N, H, W) could have as many masks as images have channels
 
 
-def with_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
+def with_tensors(batch: object, function: Callable[[Any], object]) -> Any:
     """Return `batch` with `function` applied to its tensors.
 
     Applies to each tensor and `PackedSequence`; the rest is unchanged. Tuples, named tuples, lists and mappings are
@@ -48,7 +48,7 @@ def with_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
     return batch
 
 
-def tensors_in(batch: Any) -> Iterator[Tensor]:
+def tensors_in(batch: object) -> Iterator[Tensor]:
     """Yield the tensors of a batch, those of a `PackedSequence` one by one.
 
     Example:
@@ -66,7 +66,7 @@ def tensors_in(batch: Any) -> Iterator[Tensor]:
             yield from tensors_in(value)
 
 
-def normalized(batch: Any, normalize: Normalize) -> Any:
+def normalized(batch: object, normalize: Normalize) -> Any:
     """Return `batch` with its images normalised.
 
     Images are uint8 tensors (..., N, C, H, W) of as many channels.
@@ -99,7 +99,7 @@ def normalized(batch: Any, normalize: Normalize) -> Any:
     return result
 
 
-_END: Any = object()
+_END: object = object()
 _JOIN_S = 5.0
 
 
@@ -113,13 +113,13 @@ class Mark(Protocol):
 class Copies(Protocol):
     """Interface of a device."""
 
-    def copy(self, item: Any) -> tuple[Any, Mark]:
+    def copy(self, item: object) -> tuple[Any, Mark]:
         """Start to copy `item`; return the copy, and its end mark.
 
         Called by the thread.
         """
 
-    def wait(self, copied: Any, mark: Mark) -> None:
+    def wait(self, copied: object, mark: Mark) -> None:
         """Make the loop's further work wait for `mark`.
 
         The memory of the copy is held until that work is done.
@@ -141,7 +141,7 @@ class CudaCopies:
         self._device = torch.device("cuda", number)
         self._stream: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
-    def copy(self, item: Any) -> tuple[Any, Mark]:
+    def copy(self, item: object) -> tuple[Any, Mark]:
         """Start to copy `item` out of page-locked memory.
 
         torch holds that memory until the copy is done.
@@ -150,12 +150,12 @@ class CudaCopies:
             copied = with_tensors(item, self._copied)
             return copied, _end_of(self._stream)
 
-    def _copied(self, one: Any) -> Any:
+    def _copied(self, one: Any) -> object:
         dense = not isinstance(one, torch.Tensor) or one.layout is torch.strided
         pinned = one.pin_memory() if dense and not one.is_cuda else one
         return pinned.to(self._device, non_blocking=True)
 
-    def wait(self, copied: Any, mark: Any) -> None:
+    def wait(self, copied: object, mark: Any) -> None:
         """Let the present stream of the calling thread wait."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(mark)
@@ -169,7 +169,7 @@ class CudaCopies:
         return _end_of(torch.cuda.current_stream(self._device))
 
 
-def _end_of(stream: Any) -> Mark:
+def _end_of(stream: object) -> Mark:
     event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record(stream)
     mark: Mark = event
@@ -231,7 +231,7 @@ def ahead(steps: Iterator[Step], ready: Callable[[], bool], make: Callable[[], C
             copied.join(_JOIN_S)
 
 
-def _copy_next(arriving: SimpleQueue[Any], copies: Copies) -> tuple[Any, Mark, int, bytes | None] | None:
+def _copy_next(arriving: SimpleQueue[Any], copies: Copies) -> tuple[object, Mark, int, bytes | None] | None:
     arrived = arriving.get()
     if arrived is None:
         return None

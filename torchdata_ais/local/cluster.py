@@ -393,7 +393,8 @@ class LocalCluster:
         self._running()
         return self._secret.text
 
-    def client(self, **options: Any) -> Any:
+    # The options are those of the SDK's class, in each of its versions.
+    def client(self, **options: object) -> Any:
         """Return a new `aistore.sdk.Client` of this cluster, with its token.
 
         `options` go to its constructor.
@@ -469,7 +470,7 @@ class LocalCluster:
         ended = "the cluster is not running" if self._process is None else "the cluster's process has ended"
         raise UsageError.at(ended, todo="Use it inside its `with` block, or call start()")
 
-    def _ask(self, what: str, **arguments: Any) -> Any:
+    def _ask(self, what: str, **arguments: object) -> Any:
         return self._running().ask({"do": what, **arguments}, _COMMAND_DEADLINE_S)
 
 

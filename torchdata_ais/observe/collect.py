@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -98,7 +98,7 @@ class Reporting(Protocol):
         """Return the last report of each process."""
 
 
-def report_of(pipe: IterDataPipe[Any]) -> Report:
+def report_of(pipe: IterDataPipe[object]) -> Report:
     """Return the counts in this process of `pipe` and the stages upstream."""
     while stage_of(pipe).hidden:
         pipe = parents(pipe)[0]
@@ -113,7 +113,7 @@ def report_of(pipe: IterDataPipe[Any]) -> Report:
     return Report(counts, wall_s=next((one.wall_s for one in reversed(counts) if one.metered), 0.0))
 
 
-def restart(pipe: IterDataPipe[Any]) -> None:
+def restart(pipe: IterDataPipe[object]) -> None:
     """Reset all counters: a forked process inherits its parent's counts."""
     for part in upstream(pipe):
         vars(part).pop("_meter", None)
@@ -121,7 +121,7 @@ def restart(pipe: IterDataPipe[Any]) -> None:
             part.stats = StageStats()
 
 
-def _counts(pipe: IterDataPipe[Any], sources: list[int]) -> StageCounts:
+def _counts(pipe: IterDataPipe[object], sources: list[int]) -> StageCounts:
     stage, meter = stage_of(pipe), meter_of(pipe, keep=False)
     return StageCounts(
         stage.functional_name or type(pipe).__name__,
@@ -172,7 +172,7 @@ def first_empty(counts: Counts) -> str:
 
     Example:
         >>> first_empty({"load_tar": (3, 9), "map_sample(f)": (9, 0)})
-        'map_sample(f) returned None for all of 9 samples'
+        'map_sample(f) took 9 items and returned none'
     """
     for text, (taken, given) in counts.items():
         if taken > 0 and given <= 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from torchdata_ais._util.formatting import html_table
 from torchdata_ais.errors import UsageError
@@ -15,7 +14,7 @@ from torchdata_ais.pipes.checkpoint.ledger import Obstacle, obstacle_of
 _WIDTH = 64
 
 
-def draw(pipe: IterDataPipe[Any]) -> str:
+def draw(pipe: IterDataPipe[object]) -> str:
     """Return the graph of `pipe` as text: one stage a line, data flowing down.
 
     Each line has the stage with its arguments, its effect on sharding and checkpoints, and its memory bound in one
@@ -38,7 +37,7 @@ def draw(pipe: IterDataPipe[Any]) -> str:
     return "\n".join(lines)
 
 
-def mermaid(pipe: IterDataPipe[Any]) -> str:
+def mermaid(pipe: IterDataPipe[object]) -> str:
     """Return the graph of `pipe` as a mermaid flowchart.
 
     GitHub and many notebooks render it.
@@ -62,7 +61,7 @@ def mermaid(pipe: IterDataPipe[Any]) -> str:
     return "\n".join(["flowchart TD", *boxes, *arrows])
 
 
-def html(pipe: IterDataPipe[Any]) -> str:
+def html(pipe: IterDataPipe[object]) -> str:
     """Return the graph of `pipe` as a small table, for notebooks."""
     rows = [
         (prefix.replace(" ", "\N{NO-BREAK SPACE}") + title, marks, memory)
@@ -71,21 +70,21 @@ def html(pipe: IterDataPipe[Any]) -> str:
     return html_table(("stage", "sharding, checkpoints", "holds at most"), rows, left=3)
 
 
-def _rows(pipe: IterDataPipe[Any]) -> Iterator[tuple[str, str, str, str]]:
+def _rows(pipe: IterDataPipe[object]) -> Iterator[tuple[str, str, str, str]]:
     refused = obstacle_of(pipe)
     for prefix, part in _tree(pipe, set()):
         stage = stage_of(part)
         yield prefix, stage.describe(), marks_of(part, refused), stage.memory_bound().text
 
 
-def _check_pipe(pipe: Any) -> None:
+def _check_pipe(pipe: object) -> None:
     if not isinstance(pipe, IterDataPipe):
         raise UsageError.at(
             f"this is no pipe, but a {type(pipe).__name__}", todo="pass the last stage of a chain"
         )
 
 
-def _tree(pipe: IterDataPipe[Any], seen: set[int]) -> list[tuple[str, IterDataPipe[Any]]]:
+def _tree(pipe: IterDataPipe[object], seen: set[int]) -> list[tuple[str, IterDataPipe[object]]]:
     """Return the stages in the order of the data, with the lines left of them."""
     if id(pipe) in seen:  # a fork: drawn where it was met first
         return []
@@ -93,7 +92,7 @@ def _tree(pipe: IterDataPipe[Any], seen: set[int]) -> list[tuple[str, IterDataPi
     above = parents(pipe)
     if len(above) <= 1:
         return [*(_tree(above[0], seen) if above else []), ("", pipe)]
-    lines: list[tuple[str, IterDataPipe[Any]]] = []
+    lines: list[tuple[str, IterDataPipe[object]]] = []
     for branch in above:
         for index, (prefix, part) in enumerate(_tree(branch, seen)):
             lines.append((("|- " if index == 0 else "|  ") + prefix, part))
@@ -108,7 +107,7 @@ def _quoted(text: str) -> str:
     return text.replace('"', "#quot;").replace("<", "#lt;").replace(">", "#gt;")
 
 
-def marks_of(pipe: IterDataPipe[Any], refused: Obstacle | None) -> str:
+def marks_of(pipe: IterDataPipe[object], refused: Obstacle | None) -> str:
     """Return a stage's effect on sharding and checkpoints.
 
     Args:

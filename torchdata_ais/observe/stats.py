@@ -223,7 +223,7 @@ class Stats:
         return f"{self.advice}. These are the counts of {which}: merge_reports() adds up those of all ranks"
 
 
-def stats(loader: Any) -> Stats:
+def stats(loader: object) -> Stats:
     """Return the counts of the stages of `loader`, summed over its workers.
 
     They are those of this rank.
@@ -273,7 +273,7 @@ def stats(loader: Any) -> Stats:
 
 
 def with_stats(
-    items: Iterable[T], loader: Any, call: Callable[[Stats], object], every_s: float = 60.0
+    items: Iterable[T], loader: object, call: Callable[[Stats], object], every_s: float = 60.0
 ) -> Iterator[T]:
     """Yield `items`, and call `call` with the stats of `loader` between them.
 
@@ -300,7 +300,7 @@ def with_stats(
     call(stats(loader))
 
 
-def _of_dataloader2(loader: Any, service: Any) -> Stats:
+def _of_dataloader2(loader: Any, service: object) -> Stats:
     if isinstance(service, Reporting):
         return Stats(merged(service.stats_reports()))
     if getattr(service, "num_workers", 0):
@@ -311,7 +311,7 @@ def _of_dataloader2(loader: Any, service: Any) -> Stats:
     return Stats(report_of(loader.datapipe))
 
 
-def _pipe_of(loader: Any) -> IterDataPipe[Any] | None:
+def _pipe_of(loader: object) -> IterDataPipe[object] | None:
     """Return the pipe under one of torch's loaders or datasets."""
     dataset = getattr(loader, "dataset", loader)
     for attribute in ("_pipe", "_datapipe"):  # of as_dataset, and of torch's wrapper of pipes

@@ -59,9 +59,9 @@ class Batcher(SlotBatcher):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         batchsize: int = 20,
-        collation_fn: Callable[[list[Any]], Any] | str | None = "columns",
+        collation_fn: Callable[[list[Any]], object] | str | None = "columns",
         partial: bool = True,
         *,
         ragged: Ragged = "error",
@@ -96,7 +96,7 @@ class Batcher(SlotBatcher):
     def identity(self) -> str:
         return f"{self.batchsize}" if self._partial else f"{self.batchsize}, partial=False"
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         maker = maker_of_rows(self) if self._own else None
         if maker is None:
             yield from super()._items()
@@ -111,11 +111,11 @@ class Batcher(SlotBatcher):
         finally:
             self._live = maker.rows = None
 
-    def _of_stream(self) -> Iterator[Any]:
+    def _of_stream(self) -> Iterator[object]:
         for rows in lists_of(self._source, self.batchsize, self._partial):
             yield self._batch(rows)
 
-    def _batch(self, rows: list[Any]) -> Any:
+    def _batch(self, rows: list[Any]) -> object:
         if self._collate is None and not self._own:
             return rows
         try:
@@ -124,7 +124,7 @@ class Batcher(SlotBatcher):
             note_place(error, rows[0], self, {})
             raise
 
-    def _columns(self, rows: list[Any]) -> Any:
+    def _columns(self, rows: list[Any]) -> object:
         filled = self._live
         batch = collate_columns(rows, self._ragged, None if filled is None else filled.whole)
         if filled is not None:
@@ -167,11 +167,11 @@ class Unbatcher(Pipe[Any]):
     gives = "more"
     keeps_place = False
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: object) -> None:
         super().__init__(source)
         say_no_steps(self._source, "unbatched")
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         for batch in self._source:
             if not isinstance(batch, (tuple, list)):
                 for index in range(_rows([batch])):
@@ -181,7 +181,7 @@ class Unbatcher(Pipe[Any]):
                 yield tuple([_row(column, index) for column in batch])
 
 
-def _rows(columns: Sequence[Any]) -> int:
+def _rows(columns: Sequence[object]) -> int:
     lengths = {length for column in columns for length in _lengths(column)}
     if len(lengths) == 1:
         return lengths.pop()
@@ -205,7 +205,7 @@ def _lengths(column: Any) -> Iterator[int]:
         ) from error
 
 
-def _row(column: Any, index: int) -> Any:
+def _row(column: Any, index: int) -> object:
     if isinstance(column, dict):
         return {name: _row(inner, index) for name, inner in column.items()}
     return column[index]
@@ -241,7 +241,7 @@ class ListBatcher(Pipe[list[Any]]):
 
     resumable = True
 
-    def __init__(self, source: Any, batchsize: int = 20, partial: bool = True) -> None:
+    def __init__(self, source: object, batchsize: int = 20, partial: bool = True) -> None:
         super().__init__(source)
         if batchsize < 1:
             raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
@@ -262,7 +262,7 @@ class ListBatcher(Pipe[list[Any]]):
         yield from lists_of(self._source, self._batchsize, self._partial)
 
 
-def listed(items: Iterable[Any], batchsize: int = 20, partial: bool = True) -> Iterator[list[Any]]:
+def listed(items: Iterable[object], batchsize: int = 20, partial: bool = True) -> Iterator[list[Any]]:
     """Yield lists of `batchsize` items.
 
     The last one may be shorter, or is left out if `partial` is False.
@@ -300,11 +300,11 @@ class Unlister(Pipe[Any]):
 
     gives = "more"
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: object) -> None:
         super().__init__(source)
         say_no_steps(self._source, "unlisted")
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         for items in self._source:
             if not isinstance(items, list):
                 raise UsageError.at(

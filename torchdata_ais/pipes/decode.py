@@ -29,6 +29,7 @@ from torchdata_ais.pipes.base.seed import mix_seed
 from torchdata_ais.pipes.planned.batches import slots_above
 from torchdata_ais.pipes.planned.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
 from torchdata_ais.pipes.planned.stage import SlotStage
+from torchdata_ais.samples import Fields
 
 _AT_ONCE = 8
 """Samples a thread takes at a time: taken one by one, a twentieth of the time goes into handing them over."""
@@ -56,7 +57,7 @@ class _Running(NamedTuple):
     seeds: SampleSeeds | None
     rows: BatchRows | None
 
-    def seed_of(self, sample: Any) -> int | None:
+    def seed_of(self, sample: object) -> int | None:
         """Return the seed for a sample.
 
         It differs from the seed of ``.map_sample(rng=True)``, or both would draw the same numbers.
@@ -125,8 +126,8 @@ class SampleDecoder(Pipe[Any], SlotStage):
 
     def __init__(
         self,
-        source: Any,
-        *specs: SpecName | Callable[[str, Any], Any],
+        source: object,
+        *specs: SpecName | Callable[[str, Any], object],
         only: Any = None,
         partial: bool = False,
         threads: int = 0,
@@ -207,7 +208,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
     def identity(self) -> str:
         return self._shown
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         stats = self.stats
         for sample, error in self._in_threads() if self._threads else self._one_by_one():
             stats.items += 1
@@ -301,7 +302,7 @@ _Function = Callable[[Any], Any] | Literal[False]
 _Rule = tuple[str, _Function]
 
 
-def _read(stream: Any) -> Any:
+def _read(stream: Any) -> object:
     return stream.read()
 
 
@@ -351,13 +352,13 @@ class StreamDecoder(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
-        *rules: tuple[str, Callable[[Any], Any] | Literal[False]],
+        source: object,
+        *rules: tuple[str, Callable[[Any], object] | Literal[False]],
         must_decode: bool = True,
-        defaults: Sequence[tuple[str, Callable[[Any], Any] | Literal[False]]] | None = None,
+        defaults: Sequence[tuple[str, Callable[[Any], object] | Literal[False]]] | None = None,
         on_error: OnError = "raise",
         max_errors: float | None = None,
-        **functions: Callable[[Any], Any] | Literal[False],
+        **functions: Callable[[Any], object] | Literal[False],
     ) -> None:
         super().__init__(source, on_error, max_errors)
         by_extension = [(f"*.{extension}", function) for extension, function in functions.items()]
@@ -374,11 +375,11 @@ class StreamDecoder(EachItem[Any]):
     def _shown(self) -> list[str]:
         return [repr(pattern) for pattern, _ in self._rules]
 
-    def _one(self, item: Any) -> dict[str, Any]:
+    def _one(self, item: object) -> Fields:
         sample = require_dict(item, "xdecode")
         return keep_place({field: self._value(sample, field) for field in sample}, sample)
 
-    def _value(self, sample: dict[str, Any], field: str) -> Any:
+    def _value(self, sample: Fields, field: str) -> object:
         value = sample[field]
         if field.startswith("__"):
             return value
@@ -397,7 +398,7 @@ class StreamDecoder(EachItem[Any]):
                 **place_of(sample, field),
             ) from error
 
-    def _function(self, field: str, sample: dict[str, Any]) -> Any:
+    def _function(self, field: str, sample: Fields) -> Any:
         name = field.rpartition("/")[2].lower()
         for pattern, function in reversed(self._rules):
             if fnmatchcase(name, pattern) or fnmatchcase("." + name, pattern):

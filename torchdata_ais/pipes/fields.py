@@ -13,12 +13,12 @@ from torchdata_ais.errors.text import Remedy, in_programs
 from torchdata_ais.pipes.base.each_item import EachItem
 from torchdata_ais.pipes.base.policy import OnError, keep_place, place_of, require_dict
 from torchdata_ais.pipes.base.registry import stage
-from torchdata_ais.samples import shown_fields
+from torchdata_ais.samples import Fields, shown_fields
 
-_MISSING: Any = ...  # what help() can show
+_MISSING: object = ...  # what help() can show
 
 
-def first_field(sample: Mapping[str, Any], spec: str) -> Any:
+def first_field(sample: Mapping[str, object], spec: str) -> Any:
     """Return the first field of `sample` that `spec` names.
 
     Args:
@@ -49,7 +49,7 @@ def first_field(sample: Mapping[str, Any], spec: str) -> Any:
 _USUAL = {"label": "cls", "target": "cls", "class": "cls", "caption": "txt", "text": "txt"}
 
 
-def _instead(sample: Mapping[str, Any], spec: str) -> str:
+def _instead(sample: Mapping[str, object], spec: str) -> str:
     """Return alternatives for `spec`, if that is a picture of another format."""
     wanted = spec.split(";")
     plain = wanted[0].strip("., ").lower()
@@ -104,9 +104,9 @@ class TupleMaker(EachItem[tuple[Any, ...]]):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         *specs: str,
-        missing: Any = _MISSING,
+        missing: object = _MISSING,
         missing_is_error: bool = True,
         none_is_error: bool = False,
         on_error: OnError = "raise",
@@ -119,7 +119,7 @@ class TupleMaker(EachItem[tuple[Any, ...]]):
         if not specs:
             raise UsageError.at("to_tuple() was given no field", todo='write to_tuple("jpg;png", "cls")')
         self._specs = specs
-        self._default: Any = missing if missing_is_error else None
+        self._default: object = missing if missing_is_error else None
         self._none_is_error = none_is_error
 
     def _shown(self) -> list[str]:
@@ -128,7 +128,7 @@ class TupleMaker(EachItem[tuple[Any, ...]]):
     def arguments(self) -> str:
         return self.identity()
 
-    def _items(self) -> Iterator[tuple[Any, ...]]:
+    def _items(self) -> Iterator[tuple[object, ...]]:
         specs, stats, other = self._specs, self.stats, self._other
         none_is_error = self._none_is_error
         for sample in self._source:
@@ -146,7 +146,7 @@ class TupleMaker(EachItem[tuple[Any, ...]]):
             yield picked
         self._policy.at_end(self.stats, "to_tuple")
 
-    def _other(self, sample: Mapping[str, Any], spec: str) -> Any:
+    def _other(self, sample: Mapping[str, object], spec: str) -> object:
         """Return the value for a spec that is not itself a field of the sample."""
         try:
             return first_field(sample, spec)
@@ -155,7 +155,7 @@ class TupleMaker(EachItem[tuple[Any, ...]]):
                 raise
             return self._default
 
-    def _refuse_none(self, sample: Mapping[str, Any], picked: tuple[Any, ...]) -> None:
+    def _refuse_none(self, sample: Mapping[str, object], picked: tuple[object, ...]) -> None:
         for spec, value in zip(self._specs, picked, strict=True):
             if value is None:
                 raise MissingFieldError.at(
@@ -165,7 +165,7 @@ class TupleMaker(EachItem[tuple[Any, ...]]):
                 )
 
 
-def _no_sample(item: Any) -> UsageError:
+def _no_sample(item: object) -> UsageError:
     return UsageError.at(
         f"to_tuple() was given an item of type {type(item).__name__}, not a sample (a dict)",
         todo="put .group_samples() before it, and .to_tuple() only once; .map_tuple() changes tuples",
@@ -210,7 +210,7 @@ class KeyExtractor(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         *patterns: str | Sequence[str],
         duplicate_is_error: bool = True,
         ignore_missing: bool = False,
@@ -233,12 +233,12 @@ class KeyExtractor(EachItem[Any]):
     def _shown(self) -> list[str]:
         return [repr(";".join(alternatives)) for alternatives in self._patterns]
 
-    def _one(self, item: Any) -> tuple[Any, ...]:
+    def _one(self, item: object) -> tuple[object, ...]:
         sample = require_dict(item, "extract_keys")
         found = [self._find(sample, alternatives) for alternatives in self._patterns]
         return tuple([sample[field] for field in found if field is not None])
 
-    def _find(self, sample: dict[str, Any], alternatives: tuple[str, ...]) -> str | None:
+    def _find(self, sample: Fields, alternatives: tuple[str, ...]) -> str | None:
         matches = [
             field
             for field in sample
@@ -298,7 +298,7 @@ class Renamer(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         *,
         keep: bool = True,
         on_error: OnError = "raise",
@@ -318,7 +318,7 @@ class Renamer(EachItem[Any]):
     def _shown(self) -> list[str]:
         return ([] if self._keep else ["keep=False"]) + [f"{new}={old!r}" for new, old in self._specs.items()]
 
-    def _one(self, item: Any) -> dict[str, Any]:
+    def _one(self, item: object) -> Fields:
         sample = require_dict(item, "rename")
         result = {name: value for name, value in sample.items() if self._keep and name not in self._old}
         try:
@@ -371,7 +371,7 @@ class KeyRenamer(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         *pairs: tuple[str, str],
         keep_unselected: bool = False,
         must_match: bool = True,
@@ -399,9 +399,9 @@ class KeyRenamer(EachItem[Any]):
     def _shown(self) -> list[str]:
         return [f"{new}={pattern!r}" for pattern, new in self._renamings]
 
-    def _one(self, item: Any) -> dict[str, Any]:
+    def _one(self, item: object) -> Fields:
         sample = require_dict(item, "rename_keys")
-        result: dict[str, Any] = {}
+        result: Fields = {}
         matched: set[str] = set()
         for field, value in sample.items():
             pattern, new = self._match(field)

@@ -76,7 +76,7 @@ class TarSampleGrouper(Pipe[Sample]):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         *,
         require: str | Sequence[str] = (),
         adjacent: Literal["error", "split"] = "error",
@@ -211,7 +211,7 @@ def regroup(members: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, Run]]:
         yield url, run
 
 
-def _no_member(item: Any) -> UsageError:
+def _no_member(item: object) -> UsageError:
     return UsageError.at(
         f"group_samples() was given an item of type {type(item).__name__}, not a pair (path, bytes)",
         todo="put .load_tar() before .group_samples(), with nothing between that makes samples, tuples or batches",

@@ -96,9 +96,9 @@ class AISSourceLister(Pipe[str]):
 
     def __init__(
         self,
-        ais_sources: Any,
+        ais_sources: object,
         prefix: str = "",
-        etl: Any = None,
+        etl: object = None,
         *,
         etl_name: str | None = None,
         template: str | None = None,
@@ -110,7 +110,7 @@ class AISSourceLister(Pipe[str]):
         super().__init__(named_by)
         if etl is not None and etl_name is not None:
             raise UsageError.at("both etl= and etl_name= were given", todo="pass one of them")
-        self.named_by: IterDataPipe[Any] | None = named_by
+        self.named_by: IterDataPipe[object] | None = named_by
         self.ready = named_by is None
         items = list(ais_sources) if isinstance(ais_sources, (list, tuple)) else [ais_sources]
         self._sources = _Sources(items if named_by is None else [])
@@ -180,15 +180,15 @@ class AISSourceLister(Pipe[str]):
         given = None if self._given is None or self.named_by is not None else self._given.urls
         return given or None
 
-    def _keyed(self, sources: Iterable[Any] | None) -> Iterator[tuple[SourceKey | None, Any]]:
+    def _keyed(self, sources: Iterable[object] | None) -> Iterator[tuple[SourceKey | None, object]]:
         yield from enumerate(self._sources.items)  # there are some of one kind only
         for source in () if sources is None else sources:
             yield key_of(source), source
 
-    def _list(self, source: Any) -> list[ObjectURL]:
+    def _list(self, source: object) -> list[ObjectURL]:
         return list_objects(source, options=self.transport.resolve(self), **self._wanted)
 
-    def list_sources(self, sources: Iterable[Any] | None = None) -> dict[SourceKey, list[ObjectURL]]:
+    def list_sources(self, sources: Iterable[object] | None = None) -> dict[SourceKey, list[ObjectURL]]:
         """List now, and return the objects of each source; `give` makes use of it.
 
         Args:
@@ -196,7 +196,7 @@ class AISSourceLister(Pipe[str]):
         """
         return {key: self._list(source) for key, source in self._keyed(sources) if key is not None}
 
-    def describe_sources(self, sources: Iterable[Any] | None = None) -> list[str]:
+    def describe_sources(self, sources: Iterable[object] | None = None) -> list[str]:
         """Return the identity of the objects of each source.
 
         It contains neither secrets nor endpoints.

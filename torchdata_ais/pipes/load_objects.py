@@ -64,7 +64,7 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         *,
         cluster: Cluster = None,
         open_objects: int = 4,

@@ -103,7 +103,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         *,
         cluster: Cluster = None,
         open_shards: int = 1,

@@ -15,6 +15,7 @@ from torchdata_ais.pipes.base.policy import OnError, keep_place, place_of, requi
 from torchdata_ais.pipes.base.registry import stage
 from torchdata_ais.pipes.fields import first_field
 from torchdata_ais.pipes.planned.shared_seed import SampleSeeds, SharedEpochSeed, with_shared_seed
+from torchdata_ais.samples import Fields
 
 
 @stage("map_sample")
@@ -63,8 +64,8 @@ class SampleMapper(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
-        f: Callable[..., Any],
+        source: object,
+        f: Callable[..., object],
         *,
         rng: bool = False,
         seed: int = 0,
@@ -85,7 +86,7 @@ class SampleMapper(EachItem[Any]):
         if self._rng:
             self._live = SampleSeeds(self, self.epoch_seed.next_epoch_of(self), self.epoch_seed.seed)
 
-    def _one(self, item: Any) -> Any:
+    def _one(self, item: object) -> object:
         more = (random.Random(self._live.of(item)),) if self._rng else ()
         result = self._f(item, *more)
         if result is None:
@@ -136,11 +137,11 @@ class DictMapper(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         *,
         on_error: OnError = "raise",
         max_errors: float | None = None,
-        **fs: Callable[[Any], Any],
+        **fs: Callable[[Any], object],
     ) -> None:
         super().__init__(source, on_error, max_errors)
         if not fs:
@@ -152,7 +153,7 @@ class DictMapper(EachItem[Any]):
     def _shown(self) -> list[str]:
         return [f"{name}={shown_function(f)}" for name, f in self._fs.items()]
 
-    def _one(self, item: Any) -> dict[str, Any]:
+    def _one(self, item: Any) -> Fields:
         result = copy.copy(require_dict(item, "map_dict"))
         for name, f in self._fs.items():
             result[name] = f(result[name] if name in result else first_field(item, name))
@@ -192,8 +193,8 @@ class TupleMapper(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
-        *fs: Callable[[Any], Any] | None,
+        source: object,
+        *fs: Callable[[Any], object] | None,
         on_error: OnError = "raise",
         max_errors: float | None = None,
     ) -> None:
@@ -206,7 +207,7 @@ class TupleMapper(EachItem[Any]):
     def _shown(self) -> list[str]:
         return ["None" if f is None else shown_function(f) for f in self._fs]
 
-    def _one(self, item: Any) -> tuple[Any, ...]:
+    def _one(self, item: object) -> tuple[object, ...]:
         if not isinstance(item, (tuple, list)):
             raise UsageError.at(
                 f"map_tuple was given an item of type {type(item).__name__}, not a tuple",
@@ -225,10 +226,10 @@ class _Table:
     torch would pickle a large one at each look at the graph.
     """
 
-    def __init__(self, extras: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, extras: Mapping[str, Mapping[str, object]]) -> None:
         self.extras = extras
 
-    def __call__(self, key: str) -> Mapping[str, Any]:
+    def __call__(self, key: str) -> Mapping[str, object]:
         return self.extras.get(key, {})
 
 
@@ -265,8 +266,8 @@ class Associator(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
-        associator: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]],
+        source: object,
+        associator: Mapping[str, Mapping[str, object]] | Callable[[str], Mapping[str, object]],
         *,
         on_error: OnError = "raise",
         max_errors: float | None = None,
@@ -274,7 +275,7 @@ class Associator(EachItem[Any]):
         super().__init__(source, on_error, max_errors)
         if callable(associator):
             check_function(associator, 1, "associate()")
-            self._extras: Callable[[str], Mapping[str, Any]] = associator
+            self._extras: Callable[[str], Mapping[str, object]] = associator
         elif isinstance(associator, Mapping):
             self._extras = _Table(associator)
         else:
@@ -287,7 +288,7 @@ class Associator(EachItem[Any]):
         table = self._extras
         return [f"{len(table.extras)} keys" if isinstance(table, _Table) else shown_function(table)]
 
-    def _one(self, item: Any) -> dict[str, Any]:
+    def _one(self, item: object) -> Fields:
         sample = require_dict(item, "associate")
         if "__key__" not in sample:
             raise MissingFieldError.at(

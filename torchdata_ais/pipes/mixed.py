@@ -21,7 +21,7 @@ from torchdata_ais.pipes.base.upstream_check import below_plan
 _END = object()
 
 
-def several_pipes(source: Any, others: tuple[Any, ...]) -> list[IterDataPipe[Any]]:
+def several_pipes(source: object, others: tuple[object, ...]) -> list[IterDataPipe[object]]:
     """Return the pipes to mix: `source` and `others`.
 
     With no others, they are those in the list `source`.
@@ -30,7 +30,7 @@ def several_pipes(source: Any, others: tuple[Any, ...]) -> list[IterDataPipe[Any
     given = list(source) if not others and isinstance(source, (list, tuple)) else [source, *others]
     if not given:
         raise UsageError.at("there is nothing to mix", todo="pass pipes: RoundRobin([a, b])")
-    pipes: list[IterDataPipe[Any]] = []
+    pipes: list[IterDataPipe[object]] = []
     for item in given:
         pipe = as_pipe(item)
         check_source(pipe)
@@ -70,7 +70,7 @@ class RoundRobin(Pipe[Any]):
         [1, 10, 2, 3]
     """
 
-    def __init__(self, source: Any, *others: Any, longest: bool = False) -> None:
+    def __init__(self, source: object, *others: object, longest: bool = False) -> None:
         super().__init__()
         self._sources = several_pipes(source, others)
         self._longest = longest
@@ -78,7 +78,7 @@ class RoundRobin(Pipe[Any]):
     def arguments(self) -> str:
         return f"{len(self._sources)} pipes" + (", longest=True" if self._longest else "")
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         running = [iter(pipe) for pipe in self._sources]
         index = 0
         while running:
@@ -130,8 +130,8 @@ class RandomMix(Pipe[Any], Seeded):
 
     def __init__(
         self,
-        source: Any,
-        *others: Any,
+        source: object,
+        *others: object,
         probs: Sequence[float] | None = None,
         longest: bool = False,
         seed: int = 0,
@@ -157,7 +157,7 @@ class RandomMix(Pipe[Any], Seeded):
         longest = ", longest=True" if self._longest else ""
         return f"{len(self._sources)} pipes, probs={self._weights}{longest}"
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         rng = random.Random(self.epoch_seed.next_epoch())
         running = [
             (iter(pipe), weight)

@@ -30,7 +30,7 @@ class _Grouper(SlotBatcher):
     """
 
     def __init__(
-        self, source: Any, grouping: Grouping, collation_fn: Callable[[Any], Any] | None, pool: int = 0
+        self, source: object, grouping: Grouping, collation_fn: Callable[[Any], object] | None, pool: int = 0
     ) -> None:
         super().__init__(source)
         self._pool = pool
@@ -58,7 +58,7 @@ class _Grouper(SlotBatcher):
             return self._grouping.words.partition("(")[2][:-1]
         return self._grouping.stream_words + (f", pool={self._pool}" if self._pool else "")
 
-    def _of_stream(self) -> Iterator[Any]:
+    def _of_stream(self) -> Iterator[object]:
         put, pool = self._grouping.put, self._grouping.pool(self._pool)
         self._live = pool
         # At a resume the samples that waited come first, in their order: no group was due of them, and none is now.
@@ -79,14 +79,14 @@ class _Grouper(SlotBatcher):
             yield [[row for _, row in group] for _, group in groupby(drawn, key=itemgetter(0))]
             draws.clear()
 
-    def _batch(self, packs: Packs) -> Any:
+    def _batch(self, packs: Packs) -> object:
         try:
             return self._made(packs)
         except Exception as error:
             note_place(error, packs[0][0], self, {})
             raise
 
-    def _made(self, packs: Packs) -> Any:
+    def _made(self, packs: Packs) -> object:
         return packs if self._collate is None else self._collate(packs)
 
 
@@ -149,14 +149,14 @@ class Packer(_Grouper):
 
     def __init__(
         self,
-        source: Any,
-        length: Any,
+        source: object,
+        length: object,
         budget: int,
         *,
         pool: int = 1000,
         seed: int = 0,
         too_long: Literal["error", "drop"] = "error",
-        collation_fn: Callable[[list[list[Any]]], Any] | None = None,
+        collation_fn: Callable[[list[list[Any]]], object] | None = None,
     ) -> None:
         check_number(budget, 1, "budget")
         check_number(pool, 1, "pool")
@@ -212,19 +212,19 @@ class Bucketer(_Grouper):
 
     def __init__(
         self,
-        source: Any,
-        length: Any,
+        source: object,
+        length: object,
         edges: Sequence[int],
         budget: int,
         *,
         seed: int = 0,
         too_long: Literal["error", "drop"] = "error",
-        collation_fn: Callable[[list[Any]], Any] | None = None,
+        collation_fn: Callable[[list[Any]], object] | None = None,
     ) -> None:
         check_number(budget, 1, "budget")
         super().__init__(source, Grouping(length, budget, edges, seed=seed, too_long=too_long), collation_fn)
 
-    def _made(self, packs: Packs) -> Any:
+    def _made(self, packs: Packs) -> object:
         if len(packs) > 1:
             raise UsageError.at(
                 f"a rank gets {len(packs)} batches of .buckets() in a step",

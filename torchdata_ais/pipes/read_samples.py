@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import numpy.typing as npt
 
@@ -100,7 +100,7 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         *,
         shuffle: Shuffle = None,
         seed: int = 0,

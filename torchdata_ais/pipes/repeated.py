@@ -40,7 +40,7 @@ class SourcePasses:
         begun: Number of started passes.
     """
 
-    def __init__(self, source: IterDataPipe[Any], seed: int) -> None:
+    def __init__(self, source: IterDataPipe[object], seed: int) -> None:
         self._source = source
         self._seed = seed
         self.begun = 0
@@ -97,7 +97,7 @@ class Repeater(Pipe[Any]):
 
     epoch_seed: SharedEpochSeed
 
-    def __init__(self, source: Any, nepochs: int | None = None, nbatches: int | None = None) -> None:
+    def __init__(self, source: object, nepochs: int | None = None, nbatches: int | None = None) -> None:
         super().__init__(with_shared_seed(as_pipe(source)))
         say_no_steps(self._source, "repeated")
         for name, value in (("nepochs", nepochs), ("nbatches", nbatches)):
@@ -111,7 +111,7 @@ class Repeater(Pipe[Any]):
         shown = [] if self._nepochs is None else [f"{self._nepochs}"]
         return ", ".join(shown + ([] if self._nbatches is None else [f"nbatches={self._nbatches}"]))
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         passes = SourcePasses(self._source, self.epoch_seed.next_epoch_of(self))
         yield from islice(passes.items(self._nepochs), self._nbatches)
 
@@ -156,7 +156,7 @@ class EpochSetter(Pipe[Any]):
 
     epoch_seed: SharedEpochSeed
 
-    def __init__(self, source: Any, nsamples: int = -1, nbatches: int = -1) -> None:
+    def __init__(self, source: object, nsamples: int = -1, nbatches: int = -1) -> None:
         super().__init__(with_shared_seed(ensure_sharded(as_pipe(source))))
         check_number(nsamples, -1, "nsamples")
         number = max(nsamples, nbatches)
@@ -168,14 +168,14 @@ class EpochSetter(Pipe[Any]):
     def arguments(self) -> str:
         return f"{self._number}"
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         if self._live is None:
             passes = SourcePasses(self._source, self.epoch_seed.next_epoch_of(self))
             self._live = passes, passes.items()
         for _ in range(self._share()):
             yield self._next()
 
-    def _next(self) -> Any:
+    def _next(self) -> object:
         passes, items = self._live
         try:
             return next(items)

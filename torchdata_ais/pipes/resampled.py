@@ -54,7 +54,7 @@ class Resampler(Pipe[Any], Seeded):
     mixes = True
 
     def __init__(
-        self, source: Any, n: int | None = None, *, seed: int = 0, deterministic: bool = True
+        self, source: object, n: int | None = None, *, seed: int = 0, deterministic: bool = True
     ) -> None:
         super().__init__(source)
         if n is not None and n < 0:
@@ -71,7 +71,7 @@ class Resampler(Pipe[Any], Seeded):
         shown = [] if self._n is None else [f"{self._n}"]
         return ", ".join(shown + ([] if self._deterministic else ["deterministic=False"]))
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         seed = self.epoch_seed.next_epoch()
         sharder = sharder_above(self._source)
         if sharder is not None:
@@ -112,7 +112,7 @@ class SplitByNode(Pipe[Any]):
         [1, 4]
     """
 
-    def __new__(cls, source: Any) -> IterDataPipe[Any]:  # type: ignore[misc]
+    def __new__(cls, source: object) -> IterDataPipe[Any]:  # type: ignore[misc]
         """Return a sharding filter over `source`, or a `source` that has one."""
         return ensure_sharded(as_pipe(source))
 

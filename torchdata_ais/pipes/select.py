@@ -49,8 +49,8 @@ class Selector(EachItem[Any]):
 
     def __init__(
         self,
-        source: Any,
-        predicate: Callable[[Any], Any],
+        source: object,
+        predicate: Callable[[Any], object],
         *,
         on_error: OnError = "raise",
         max_errors: float | None = None,
@@ -62,7 +62,7 @@ class Selector(EachItem[Any]):
     def _shown(self) -> list[str]:
         return [shown_function(self._predicate)]
 
-    def _one(self, item: Any) -> Any:
+    def _one(self, item: object) -> object:
         return item if self._predicate(item) else DROPPED
 
 
@@ -98,7 +98,7 @@ class Subsampler(EachItem[Any]):
 
     gives = "fewer"
 
-    def __init__(self, source: Any, p: float = 0.5, *, seed: int = 0) -> None:
+    def __init__(self, source: object, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(with_shared_seed(as_pipe(source)), "raise", None)
         if not 0.0 <= p <= 1.0:
             raise UsageError.at(f"p={p}", todo="use a share from 0 to 1")
@@ -111,7 +111,7 @@ class Subsampler(EachItem[Any]):
     def _begin(self) -> None:
         self._live = SampleSeeds(self, self.epoch_seed.next_epoch_of(self), self.epoch_seed.seed)
 
-    def _one(self, item: Any) -> Any:
+    def _one(self, item: object) -> object:
         return item if self._live.of(item) < self._p * 2.0**64 else DROPPED
 
     def save_state(self) -> None:
@@ -149,7 +149,7 @@ class Slicer(Pipe[Any]):
 
     gives = "fewer"
 
-    def __init__(self, source: Any, *bounds: int | None) -> None:
+    def __init__(self, source: object, *bounds: int | None) -> None:
         super().__init__(source)
         try:
             islice((), *bounds)
@@ -162,5 +162,5 @@ class Slicer(Pipe[Any]):
     def arguments(self) -> str:
         return ", ".join(map(str, self._bounds))
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         yield from islice(self._source, *self._bounds)

@@ -59,7 +59,9 @@ class Shuffler(Pipe[Any], Seeded):
     holds = True
     seed_per_instance = True
 
-    def __init__(self, source: Any, bufsize: int = 1000, initial: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, source: object, bufsize: int = 1000, initial: int | None = None, seed: int = 0
+    ) -> None:
         super().__init__(source)
         check_number(bufsize, 1, "bufsize")
         if any(stage_of(part).effect().gives == "batches" for part in upstream(self._source)):
@@ -87,7 +89,7 @@ class Shuffler(Pipe[Any], Seeded):
         self._enabled = shuffle
         return self
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         seed = self.epoch_seed.next_epoch()
         resume, self._resume = self._resume, None
         if not self._enabled:
@@ -133,7 +135,7 @@ class Reservoir:
         self.items: list[Any] = []
         self.places: list[int] = []
 
-    def put(self, item: Any) -> None:
+    def put(self, item: object) -> None:
         """Add an item."""
         self.items.append(item)
         self.places.append(getattr(item, "place", -1))
@@ -153,7 +155,9 @@ class Reservoir:
         return item
 
 
-def shuffled_through(buffer: Reservoir, source: Iterator[Any], bufsize: int, initial: int) -> Iterator[Any]:
+def shuffled_through(
+    buffer: Reservoir, source: Iterator[object], bufsize: int, initial: int
+) -> Iterator[Any]:
     """Yield the items of `source` in the order of `buffer`.
 
     Two are taken in while it fills.

@@ -52,7 +52,7 @@ class InfoPrinter(Unchanged):
 
     def __init__(
         self,
-        source: Any,
+        source: object,
         fmt: str | None = None,
         n: int = 3,
         every: int = -1,
@@ -74,7 +74,7 @@ class InfoPrinter(Unchanged):
     def identity(self) -> str:
         return ""
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         for count, sample in enumerate(self._source):
             if count < self._n or (self._every > 0 and (count + 1) % self._every == 0):
                 stream = sys.stderr if self._stream is None else self._stream
@@ -92,7 +92,7 @@ class InfoPrinter(Unchanged):
         else:
             yield self._short(sample)
 
-    def _short(self, value: Any) -> str:
+    def _short(self, value: object) -> str:
         if isinstance(value, (bytes, str)):
             value = value[: self._width]  # no need to write out megabytes to show fifty characters
         return repr(value)[: self._width]
@@ -124,11 +124,11 @@ class NonEmpty(Unchanged):
         [0, 1, 2]
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: object) -> None:
         super().__init__(source)
         self._resumed = False
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         empty, self._resumed = not self._resumed, False
         for item in self._source:
             empty = False
@@ -168,12 +168,12 @@ class SingleNodeOnly(Unchanged):
         [0, 1, 2]
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: object) -> None:
         super().__init__(source)
         # Worker processes know the ranks by the environment only, so what is known here travels with the stage.
         _, self._world = known_ranks()
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         world = max(self._world, known_ranks()[1])
         if world > 1:
             raise UsageError.at(
@@ -208,7 +208,7 @@ class LengthSetter(Unchanged):
         1000
     """
 
-    def __init__(self, source: Any, n: int) -> None:
+    def __init__(self, source: object, n: int) -> None:
         super().__init__(source)
         check_number(n, 0, "n")
         self._n = n
@@ -253,7 +253,7 @@ class PipeThrough(Pipe[Any]):
         [(0, 1), (2, 3)]
     """
 
-    def __init__(self, source: Any, f: Callable[[Iterator[Any]], Iterable[Any]]) -> None:
+    def __init__(self, source: object, f: Callable[[Iterator[Any]], Iterable[object]]) -> None:
         super().__init__(source)
         if not callable(f):
             raise UsageError.at(
@@ -264,7 +264,7 @@ class PipeThrough(Pipe[Any]):
     def arguments(self) -> str:
         return shown_function(self._f)
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         made = self._f(iter(self._source))
         if not hasattr(made, "__iter__"):
             raise UsageError.at(

@@ -113,7 +113,7 @@ class StoreCalls:
             answers += self._ask(call, asked[begin : begin + _AT_ONCE])
         return dict(zip(names, answers, strict=True))
 
-    def _ask(self, call: Callable[..., Any], *arguments: Any, wait_s: float | None = None) -> Any:
+    def _ask(self, call: Callable[..., object], *arguments: object, wait_s: float | None = None) -> Any:
         wait_s = _ANSWER_S if wait_s is None else wait_s
         answer: list[Any] = []
         if not self._mute:
@@ -136,7 +136,7 @@ class StoreCalls:
         return answer[0]
 
 
-def _note(answer: list[Any], call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _note(answer: list[Any], call: Callable[..., object], arguments: tuple[object, ...]) -> None:
     try:
         answer.append(call(*arguments))
     except Exception as error:  # noqa: BLE001 - raised again by the thread that waits

@@ -217,7 +217,7 @@ def _sources(pipe: IterDataPipe[object]) -> list[IterDataPipe[object]]:
     return [stage for stage in upstream(pipe) if isinstance(stage, AISSourceLister) or not parents(stage)]
 
 
-def _items(pipe: IterDataPipe[object]) -> Sequence[Any] | None:
+def _items(pipe: IterDataPipe[object]) -> Sequence[object] | None:
     """Return all items of a pipe for all workers together.
 
     None where that cannot be known without iterating it.

@@ -17,10 +17,10 @@ from torchdata_ais.plan.packing import Groups, bucketed, packed
 from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.samples import shown_fields
 
-_NONE: Any = object()
+_NONE: object = object()
 
 
-def length_in(item: Any, length: str | Callable[[Any], int]) -> int:
+def length_in(item: object, length: str | Callable[[Any], int]) -> int:
     """Return the length of an item of a stream.
 
     A function returns it, or it is that of a field. A number in the field is the length itself. The length of a text
@@ -94,7 +94,7 @@ class StreamPool:
         """
         return [getattr(item, "place", -1) for item in self._items.values()]
 
-    def put(self, item: Any, length: int) -> None:
+    def put(self, item: object, length: int) -> None:
         """Take an item in."""
         self._items[self._arrived] = item
         self._sort_in(self._arrived, length)
@@ -280,7 +280,7 @@ class Grouping:
             )
         return PackPool(self._budget, size) if self._edges is None else BucketPool(self._edges, self._budget)
 
-    def put(self, pool: StreamPool, item: Any) -> None:
+    def put(self, pool: StreamPool, item: object) -> None:
         """Put a sample of a stream into the pool, or leave it out.
 
         Raises:
@@ -294,7 +294,7 @@ class Grouping:
             key = item.get("__key__") if isinstance(item, dict) else None
             raise self._longer("a sample" if key is None else f"the sample {key!r}", length, key=key)
 
-    def _longer(self, what: str, length: int, **place: Any) -> UsageError:
+    def _longer(self, what: str, length: int, **place: object) -> UsageError:
         return UsageError.at(
             f"{what} has the length {length}, and {self._limit} is the most",
             todo='leave such samples out (too_long="drop"), or raise the budget or the last edge',
@@ -330,14 +330,14 @@ class Grouping:
         return result
 
 
-def _ascend(edges: Any) -> bool:
+def _ascend(edges: object) -> bool:
     """Return whether these are edges of buckets."""
     found = list(edges) if isinstance(edges, Iterable) else []
     whole = bool(found) and all(isinstance(edge, Integral) for edge in found)
     return whole and found[0] >= 1 and found == sorted(set(found))
 
 
-def _named(length: Any) -> str:
+def _named(length: object) -> str:
     """Return the name of a field or a function, or a digest of lengths."""
     if isinstance(length, str):
         return repr(length)

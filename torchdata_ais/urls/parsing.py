@@ -259,14 +259,14 @@ class MemberPath(str):
 
 
 def object_url(
-    cluster: Any,
-    bucket: Any,
+    cluster: object,
+    bucket: object,
     name: str,
     *,
     provider: str = "ais",
     namespace: str = "",
     etl_name: str | None = None,
-    etl_args: str | Mapping[str, Any] | None = None,
+    etl_args: str | Mapping[str, object] | None = None,
 ) -> str:
     """Return the http URL of an object, optionally through a transform.
 
@@ -294,7 +294,7 @@ def object_url(
 
 
 def etl_query(
-    name: str | None, args: str | Mapping[str, Any] | None = None, pipeline: Sequence[str] | None = None
+    name: str | None, args: str | Mapping[str, object] | None = None, pipeline: Sequence[str] | None = None
 ) -> dict[str, str]:
     """Return the query of a request for a transformed object.
 
@@ -313,14 +313,14 @@ def etl_query(
 
 
 def expand_object_urls(
-    cluster: Any,
-    bucket: Any,
+    cluster: object,
+    bucket: object,
     template: str,
     etl_name: str | None = None,
     *,
     provider: str = "ais",
     namespace: str = "",
-    etl_args: str | Mapping[str, Any] | None = None,
+    etl_args: str | Mapping[str, object] | None = None,
 ) -> list[str]:
     """Return the http URLs of objects of a brace template, in shell order.
 
@@ -337,7 +337,7 @@ def expand_object_urls(
     ]
 
 
-def _endpoint_of(cluster: Any) -> str:
+def _endpoint_of(cluster: object) -> str:
     """Return ``http://host:port`` of an address, SDK client or environment."""
     found = cluster
     if cluster is None:  # readers of these URLs get its user name and password from the environment, too

@@ -17,8 +17,10 @@ from torchdata_ais.codecs import handle_extension as handle_extension
 from torchdata_ais.codecs import imagehandler as imagehandler
 from torchdata_ais.codecs import torch_audio as torch_audio
 from torchdata_ais.codecs import torch_video as torch_video
-from torchdata_ais.codecs.handlers import FIELD_KINDS, MEDIA_KINDS
+from torchdata_ais.codecs.handlers import FIELD_KINDS, MEDIA_KINDS, Handler
+from torchdata_ais.codecs.resize import Size
 from torchdata_ais.errors import DecodeError
+from torchdata_ais.samples import Fields
 from torchdata_ais.webdataset.filters import _nothing
 from torchdata_ais.webdataset.filters import map as map_stage
 from torchdata_ais.webdataset.left_out import explaining
@@ -45,14 +47,14 @@ def unpickle_loads(data: bytes, *, allow_pickle: bool = False) -> Any:
     Raises:
         DecodeUsageError: It is not allowed.
     """
-    return _decoded("pkl", data, allow_pickle=allow_pickle)
+    return _decoded("pkl", data, allow_pickle)
 
 
-def _decoded(field: str, data: bytes, **options: Any) -> Any:
-    return FieldDecoder(_nothing, **options)({field: data})[field]
+def _decoded(field: str, data: bytes, allow_pickle: bool = False) -> object:
+    return FieldDecoder(_nothing, allow_pickle=allow_pickle)({field: data})[field]
 
 
-decoders: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
+decoders: Mapping[str, Callable[[bytes], object]] = MappingProxyType(
     {
         name: partial(_decoded, name)
         for kind, names in FIELD_KINDS.items()
@@ -72,7 +74,8 @@ class Decoder:
         post: Handlers after them; default: the field table.
         only: Fields to decode.
         partial: Whether values other than bytes pass unchanged.
-        **options: Further arguments of `torchdata_ais.Decoder`.
+        size: Resize images to so many pixels; `torchdata_ais.Decoder` has further options.
+        allow_pickle: Load ``pkl``, object arrays and whole objects in ``pt``. They can run code.
 
     Example:
         >>> decoder = Decoder(handle_extension("n", int))
@@ -85,23 +88,30 @@ class Decoder:
     def __init__(
         self,
         *handlers: Any,
-        pre: Iterable[Any] | None = None,
-        post: Iterable[Any] | None = None,
-        only: Any = None,
+        pre: Iterable[Handler] | None = None,
+        post: Iterable[Handler] | None = None,
+        only: Iterable[str] | str | None = None,
         partial: bool = False,
-        **options: Any,
+        size: int | Size | None = None,
+        allow_pickle: bool = False,
     ) -> None:
         if len(handlers) == 1 and isinstance(handlers[0], (list, tuple)):
             handlers = tuple(handlers[0])
         self._codec = FieldDecoder(
-            *(handlers or (_nothing,)), pre=pre, post=post, only=only, partial=partial, **options
+            *(handlers or (_nothing,)),
+            pre=pre,
+            post=post,
+            only=only,
+            partial=partial,
+            size=size,
+            allow_pickle=allow_pickle,
         )
 
-    def decode(self, sample: dict[str, Any]) -> dict[str, Any]:
+    def decode(self, sample: Fields) -> Fields:
         """Return a new sample with decoded values."""
         return self._codec(sample)
 
-    def __call__(self, source: Any) -> Any:
+    def __call__(self, source: object) -> Any:
         """Return a sample decoded, or a dataset of decoded samples."""
         if isinstance(source, dict):
             return self._codec(source)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 from torchdata_ais._util.files import open_regular
 from torchdata_ais.errors import UsageError
+from torchdata_ais.samples import Fields
 from torchdata_ais.store import (
     Cluster,
     Kept,
@@ -118,7 +118,7 @@ class StreamingOpen:
         del verbose
         self.handler = handler
 
-    def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    def __call__(self, urls: Iterable[object]) -> Iterator[Fields]:
         """Open one shard after the other."""
         return handled(map(named_by, with_commands(urls)), self._open, self.handler, "url_opener")
 
@@ -129,7 +129,7 @@ class StreamingOpen:
         place = parse_url(url)
         return place.name if place.kind == "file" else None
 
-    def _open(self, url: str) -> dict[str, Any]:
+    def _open(self, url: str) -> Fields:
         path = self.get_file(url)
         if path is None:
             return {"url": url, "stream": open_stream(url)}
@@ -210,7 +210,7 @@ class LRUCleanup:
         self,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size: float = 1e12,
-        keyfn: Callable[[str], Any] | None = None,
+        keyfn: Callable[[str], object] | None = None,
         verbose: bool = False,
         interval: float | None = 30,
     ) -> None:

@@ -71,9 +71,9 @@ def combine_values(
 
 
 def batched(
-    data: Iterable[Any],
+    data: Iterable[object],
     batchsize: int = 20,
-    collation_fn: Callable[[list[Any]], Any] | None = default_collation_fn,
+    collation_fn: Callable[[list[Any]], object] | None = default_collation_fn,
     partial: bool = True,
     handler: Handler = reraise_exception,
 ) -> Iterator[Any]:

@@ -190,7 +190,7 @@ os._exit(status if status >= 0 else 128 - status)
 """
 
 
-def _is_word(word: Any) -> bool:
+def _is_word(word: object) -> bool:
     try:
         return isinstance(word, str) and b"\0" not in os.fsencode(word)
     except UnicodeEncodeError:  # half a character
@@ -229,7 +229,7 @@ def _needs_shell(text: str, got: str, todo: str = _TODO) -> UsageError:
     return UsageError.at(f"expected a command that needs no shell, got {got}", todo=todo, url=text)
 
 
-def with_command(url: Any) -> Any:
+def with_command(url: object) -> Any:
     """Return `url`, and a `Command` for the text of a ``pipe:`` URL.
 
     Only a plain string is such text: the names in a listing are of another class, and a path is a path.
@@ -240,7 +240,7 @@ def with_command(url: Any) -> Any:
     return Command.from_text(url) if type(url) is str and url.startswith(PREFIX) else url
 
 
-def with_commands(shards: Any) -> Any:
+def with_commands(shards: object) -> Any:
     """Return `shards`, with a `Command` for each ``pipe:`` URL of a list.
 
     A list or tuple is what the program passes itself. Items of iterators, pipes, data sets and open files are
@@ -265,7 +265,7 @@ def with_commands(shards: Any) -> Any:
     ]
 
 
-def named_by(item: Any) -> str:
+def named_by(item: object) -> str:
     """Return the URL or path of an item: text, a path, or its ``"url"``.
 
     Raises:
@@ -283,7 +283,7 @@ def named_by(item: Any) -> str:
 
 
 def readable(
-    items: Iterable[Any],
+    items: Iterable[object],
     names: dict[str, str],
     handler: Handler = reraise_exception,
     open_shards: int = 1,

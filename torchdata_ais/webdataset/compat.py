@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch.utils.data import DataLoader, IterableDataset
-from typing_extensions import Self, Unpack
+from typing_extensions import Self
 
 from torchdata_ais._util.arguments import check_number, checked
 from torchdata_ais.errors import UsageError
+from torchdata_ais.reading.open_shard import Safety
+from torchdata_ais.store import Cluster, ObjectCache, Retry
 from torchdata_ais.webdataset import filters
 from torchdata_ais.webdataset.cache import FileKeeper
 from torchdata_ais.webdataset.currying import without_example
@@ -25,7 +29,7 @@ from torchdata_ais.webdataset.shardlists import (
 )
 from torchdata_ais.webdataset.shuffling import detshuffle as _detshuffle
 from torchdata_ais.webdataset.shuffling import shuffle as _shuffle
-from torchdata_ais.webdataset.tariterators import SampleNames, tarfile_to_samples
+from torchdata_ais.webdataset.tariterators import tarfile_to_samples
 from torchdata_ais.webdataset.utils import Place, pytorch_worker_info
 
 
@@ -47,7 +51,7 @@ class EmptyCheck:
     def __init__(self, shards: int | None = None) -> None:
         self._shards = shards
 
-    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, source: Iterable[object]) -> Iterator[Any]:
         """Yield the items of `source`."""
         empty = True
         for item in source:
@@ -90,29 +94,39 @@ class FluidInterface:
 
     if TYPE_CHECKING:
 
-        def compose(self, *args: Any) -> Self: ...  # noqa: D102 - of DataPipeline
+        def compose(self, *args: object) -> Self: ...  # noqa: D102 - of DataPipeline
 
         def __getattr__(self, name: str) -> Callable[..., Self]: ...
 
     @checked
     def shuffle(
-        self, size: int = 1000, initial: int = 100, *, bufsize: int | None = None, **named: Any
+        self,
+        size: int = 1000,
+        initial: int = 100,
+        *,
+        bufsize: int | None = None,
+        rng: random.Random | None = None,
+        seed: object = None,
+        handler: Handler | None = None,
     ) -> Self:
         """Shuffle through a buffer of `size` items; below 1 nothing is done."""
         size = size if bufsize is None else bufsize
-        return self if size < 1 else self.compose(_shuffle(size, initial, **named))
+        return self if size < 1 else self.compose(_shuffle(size, initial, rng, seed, handler))
 
     def mcached(self) -> Self:
         """Keep the items of the first pass in memory."""
         return self.compose(filters.Cached())
 
 
-def _method(name: str) -> Callable[..., Any]:
+def _method(name: str) -> Callable[..., object]:
     make = getattr(filters, name)
 
-    def method(self: Any, *args: Any, **named: Any) -> Any:
+    def method(self: Any, *args: object, **named: object) -> Any:
         return self.compose(make(*args, **named))
 
+    of = inspect.signature(make)
+    owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__signature__ = of.replace(parameters=[owner, *of.parameters.values()])  # type: ignore[attr-defined]
     method.__name__, method.__qualname__ = name, f"FluidInterface.{name}"
     method.__doc__ = without_example(make)
     return method
@@ -130,12 +144,12 @@ class FluidWrapper(DataPipeline, FluidInterface):
         [[1, 2], [3]]
     """
 
-    def __init__(self, initial: Any) -> None:
+    def __init__(self, initial: object) -> None:
         super().__init__()
         self.append(initial)
 
 
-def behind(source: Any, stage: Any) -> DataPipeline:
+def behind(source: object, stage: object) -> DataPipeline:
     """Return a dataset of a stage's output for any iterable.
 
     That includes datasets and loaders.
@@ -156,10 +170,11 @@ class Processor:
         ['1', '2']
     """
 
-    def __init__(self, make: Callable[..., Any], *args: Any, **named: Any) -> None:
+    # As webdataset has it: what the filter takes is not known here.
+    def __init__(self, make: Callable[..., object], *args: object, **named: object) -> None:
         self._stage = make(*args, **named)
 
-    def __call__(self, source: Any) -> DataPipeline:
+    def __call__(self, source: object) -> DataPipeline:
         """Return a dataset of what the filter makes of `source`."""
         return behind(source, self._stage)
 
@@ -179,6 +194,9 @@ class WebLoader(DataPipeline, FluidInterface):
         [0, 1, 2, 3, 4, 5]
     """
 
+    __signature__ = inspect.signature(DataLoader)
+
+    # As webdataset has it: the arguments are those of torch's class, in each of its versions.
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(DataLoader(*args, **named))
 
@@ -209,7 +227,15 @@ class WebDataset(DataPipeline, FluidInterface):
         empty_check: Whether a worker without any sample is an error.
         verbose: No effect.
         seed: For `shardshuffle` and `resampled`.
-        **loading: Further arguments of `tarfile_samples`.
+        adjacent: A key that comes back later in its shard is an error, or a separate sample (``"split"``).
+        require: Fields that every sample must have.
+        cache: `torchdata_ais.store.ObjectCache`, to keep whole shards in a folder; of web files, too.
+        open_shards: As in `torchdata_ais.AISFileLoader`.
+        prefetch_bytes: As in `torchdata_ais.AISFileLoader`.
+        retry: As in `torchdata_ais.AISFileLoader`.
+        max_errors: As in `torchdata_ais.AISFileLoader`.
+        cluster: See `torchdata_ais.store.Cluster`.
+        safety: As in `torchdata_ais.AISFileLoader`.
 
     Yields:
         `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``.
@@ -229,24 +255,33 @@ class WebDataset(DataPipeline, FluidInterface):
     @checked
     def __init__(
         self,
-        urls: Any,
+        urls: object,
         handler: Handler = reraise_exception,
         mode: str | None = None,
         resampled: bool = False,
         repeat: bool = False,
         shardshuffle: int | bool | None = None,
         cache_size: float = -1,
-        cache_dir: Any = None,
-        url_to_name: Any = None,
+        cache_dir: object = None,
+        url_to_name: object = None,
         detshuffle: bool = False,
-        nodesplitter: Any = single_node_only,
-        workersplitter: Any = split_by_worker,
+        nodesplitter: object = single_node_only,
+        workersplitter: object = split_by_worker,
         select_files: Callable[[str], bool] | None = None,
         rename_files: Callable[[str], str] | None = None,
         empty_check: bool = True,
         verbose: bool = False,
-        seed: Any = None,
-        **loading: Unpack[SampleNames],
+        seed: object = None,
+        *,
+        adjacent: Literal["error", "split"] = "error",
+        require: str = "",
+        cache: ObjectCache | None = None,
+        open_shards: int = 1,
+        prefetch_bytes: int | None = None,
+        retry: Retry | None = None,
+        max_errors: float | None = None,
+        cluster: Cluster = None,
+        safety: Safety | None = None,
     ) -> None:
         super().__init__()
         if mode not in (None, "resampled"):
@@ -266,16 +301,24 @@ class WebDataset(DataPipeline, FluidInterface):
             if size > 0:
                 self.append(_detshuffle(size, seed=seed) if detshuffle else _shuffle(size, seed=seed))
         if cache_dir is not None and cache_size != 0:
-            if loading.get("cache") is not None:
+            if cache is not None:
                 raise UsageError.at("both cache= and cache_dir= were given", todo="pass one of them")
-            loading["cache"] = _cache(cache_dir, cache_size)
+            cache = _cache(cache_dir, cache_size)
         self.append(
             tarfile_to_samples(
                 handler=handler,
                 select_files=select_files,
                 rename_files=rename_files,
                 local_path=True,
-                **loading,
+                adjacent=adjacent,
+                require=require,
+                cache=cache,
+                open_shards=open_shards,
+                prefetch_bytes=prefetch_bytes,
+                retry=retry,
+                max_errors=max_errors,
+                cluster=cluster,
+                safety=safety,
             )
         )
         if empty_check:
@@ -291,7 +334,7 @@ def _cache(folder: Any, size: float) -> FileKeeper:
     return FileKeeper(str(path), 1 << 62 if size < 0 else int(size))
 
 
-def _say_ignored(**arguments: Any) -> None:
+def _say_ignored(**arguments: object) -> None:
     for name, value in arguments.items():
         if value:
             logger.warning("WebDataset(%s=%r) has no effect, as in webdataset", name, value)

@@ -25,12 +25,12 @@ class Stage:
         check_sendable(str(getattr(self.f, "__name__", self.f)), state.values())
         return state
 
-    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def __init__(self, f: Callable[..., Any], args: tuple[object, ...], named: dict[str, Any]) -> None:
         self.f = f
         self.args = args
         self.kw = named
 
-    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, source: Iterable[object]) -> Iterator[Any]:
         """Iterate over what the filter makes of `source`."""
         return iter(self.f(source, *self.args, **self.kw))
 
@@ -47,7 +47,7 @@ class FilterFunction(Stage):
         [3, 6]
     """
 
-    def __init__(self, f: Callable[..., Any], *args: Any, **named: Any) -> None:
+    def __init__(self, f: Callable[..., object], *args: object, **named: object) -> None:
         super().__init__(f, args, named)
 
 
@@ -65,7 +65,7 @@ class RandomStage(Stage):
 
     epoch = -1
 
-    def __call__(self, source: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, source: Iterable[object]) -> Iterator[Any]:
         """Iterate over the filter's output for `source`, with the next run's seed."""
         self.epoch += 1
         seed = run_seed(self.kw.get("seed"), self.epoch, own=self.draws_per_worker)
@@ -86,12 +86,15 @@ class Filter:
         stage: Class of the stages.
     """
 
-    def __init__(self, f: Callable[..., Any], stage: type[Stage] = Stage) -> None:
+    def __init__(self, f: Callable[..., object], stage: type[Stage] = Stage) -> None:
         functools.update_wrapper(self, f)
         self.f = f
         self.stage = stage
+        of = inspect.signature(f)
+        self.__signature__ = of.replace(parameters=list(of.parameters.values())[1:])  # for help()
 
-    def __call__(self, *args: Any, **named: Any) -> Stage:
+    # Whatever the function takes: it is checked by the function's signature.
+    def __call__(self, *args: object, **named: object) -> Stage:
         """Return the stage: `f` with all its arguments but the source."""
         if isinstance(self.f, Through):
             self.f.check(*args, **named)
@@ -100,7 +103,7 @@ class Filter:
         return self.stage(self.f, args, named)
 
 
-def pipelinefilter(f: Callable[..., Any]) -> Filter:
+def pipelinefilter(f: Callable[..., object]) -> Filter:
     """Make a curried filter of a function that takes an iterator first.
 
     Example:
@@ -128,21 +131,22 @@ class Through:
         prepare: Changes the arguments before the pipe gets them.
     """
 
-    def __init__(self, kind: Callable[..., Any], name: str, prepare: Prepare | None = None) -> None:
+    def __init__(self, kind: Callable[..., object], name: str, prepare: Prepare | None = None) -> None:
         self.kind = kind
         self.__name__ = name
         self.__doc__ = without_example(kind)
+        self.__signature__ = inspect.signature(kind)
         self.prepare = prepare
 
-    def __call__(self, data: Iterable[Any], *args: Any, **named: Any) -> Iterator[Any]:
+    def __call__(self, data: Iterable[object], *args: object, **named: object) -> Iterator[Any]:
         """Iterate over what the pipe makes of `data`."""
         return iter(self._made(data, args, named))
 
-    def check(self, *args: Any, **named: Any) -> None:
+    def check(self, *args: object, **named: object) -> None:
         """Raise what is wrong with the arguments, before there are any data."""
         self._made((), args, named)
 
-    def _made(self, data: Iterable[Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _made(self, data: Iterable[object], args: tuple[object, ...], named: dict[str, Any]) -> Any:
         handler = named.pop("handler", None)
         if self.prepare is not None:
             args = self.prepare(args, named)
@@ -162,7 +166,7 @@ def through(
     return function, Filter(function, stage)
 
 
-def without_example(made: Any) -> str:
+def without_example(made: object) -> str:
     """Return the documentation of a class or function up to its example.
 
     The example is of another call.
@@ -172,5 +176,5 @@ def without_example(made: Any) -> str:
     return re.sub(r"\n *>>> (.+\n?)+", "", text)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return str(getattr(value, "__name__", repr(value)))

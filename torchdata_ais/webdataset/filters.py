@@ -14,6 +14,7 @@ from torchdata_ais import pipes
 from torchdata_ais.errors import MissingFieldError, UsageError
 from torchdata_ais.pipes.batched import listed as lists_of
 from torchdata_ais.pipes.fields import first_field
+from torchdata_ais.samples import Fields
 from torchdata_ais.webdataset import collation
 from torchdata_ais.webdataset.currying import AlikeRandomStage, RandomStage, through
 from torchdata_ais.webdataset.currying import FilterFunction as FilterFunction
@@ -41,7 +42,7 @@ class MissingKeyError(MissingFieldError, KeyError):
 
 
 class _DictMapper(pipes.DictMapper):
-    def _one(self, item: Any) -> dict[str, Any]:
+    def _one(self, item: object) -> Fields:
         try:
             return super()._one(item)
         except MissingFieldError as error:
@@ -49,7 +50,7 @@ class _DictMapper(pipes.DictMapper):
 
 
 def getfirst(
-    a: Mapping[str, Any], keys: str | Sequence[str], default: Any = None, missing_is_error: bool = True
+    a: Mapping[str, object], keys: str | Sequence[str], default: object = None, missing_is_error: bool = True
 ) -> Any:
     """Return the first field of `a` that `keys` names.
 
@@ -67,7 +68,9 @@ def getfirst(
         return default
 
 
-def transform_with(sample: Sequence[Any], transformers: Sequence[Callable[[Any], Any] | None] | None) -> Any:
+def transform_with(
+    sample: Sequence[object], transformers: Sequence[Callable[[Any], object] | None] | None
+) -> Any:
     """Return `sample` with the first function applied to its first value.
 
     And so on; None leaves a value.
@@ -84,7 +87,7 @@ def _spec(names: Any) -> str:
     return names if isinstance(names, str) else ";".join(names)
 
 
-def _joined(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+def _joined(args: tuple[object, ...], named: dict[str, Any]) -> tuple[object, ...]:
     named.update({new: _spec(old) for new, old in named.items() if isinstance(old, (list, tuple))})
     return tuple(_spec(arg) for arg in args)
 
@@ -94,23 +97,23 @@ def _nothing(name: str, data: bytes) -> None:
     del name, data
 
 
-def _fields(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+def _fields(args: tuple[object, ...], named: dict[str, Any]) -> tuple[object, ...]:
     if named.get("none_is_error") is None:
         named["none_is_error"] = named.get("missing_is_error", True)
     return _joined(args, named)
 
 
-def _decoding(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+def _decoding(args: tuple[object, ...], named: dict[str, Any]) -> tuple[object, ...]:
     del named
     return args or (_nothing,)
 
 
-def _no_extras(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+def _no_extras(args: tuple[object, ...], named: dict[str, Any]) -> tuple[object, ...]:
     named.clear()
     return args
 
 
-def _log_keys(data: Iterable[Any], logfile: str | None = None) -> Iterator[Any]:
+def _log_keys(data: Iterable[Any], logfile: str | None = None) -> Iterator[object]:
     """Append the number and the key of each sample to a file."""
     if not logfile:
         yield from data
@@ -133,7 +136,7 @@ class Cached(PipelineStage):
     def __init__(self) -> None:
         self.cached: list[Any] | None = None
 
-    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+    def run(self, source: Iterable[object]) -> Iterator[Any]:
         """Yield the items of `source`, or those kept."""
         if self.cached is not None:
             yield from self.cached

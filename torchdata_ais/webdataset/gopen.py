@@ -54,7 +54,7 @@ class _Target(io.RawIOBase):
         self._target.write(block)
         return len(block)
 
-    def __exit__(self, kind: Any, *details: Any) -> None:
+    def __exit__(self, kind: object, *details: object) -> None:
         if kind is not None and not self.closed:
             self._target.discard()
             super().close()

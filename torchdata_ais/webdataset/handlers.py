@@ -48,7 +48,9 @@ def warn_and_stop(exn: Exception) -> bool:
     return False
 
 
-def handled(items: Iterable[Any], make: Callable[[Any], Any], handler: Handler, stage: str) -> Iterator[Any]:
+def handled(
+    items: Iterable[object], make: Callable[[Any], object], handler: Handler, stage: str
+) -> Iterator[Any]:
     """Yield the items of `make`, except those whose errors are passed over.
 
     The handler of a stage decides that.

@@ -24,7 +24,7 @@ class RoundRobin(IterableDataset[Any]):
         [1, 10, 2, 3]
     """
 
-    def __init__(self, datasets: Sequence[Iterable[Any]], longest: bool = False) -> None:
+    def __init__(self, datasets: Sequence[Iterable[object]], longest: bool = False) -> None:
         self.datasets = datasets
         self.longest = longest
 
@@ -48,7 +48,7 @@ class RandomMix(IterableDataset[Any]):
 
     def __init__(
         self,
-        datasets: Sequence[Iterable[Any]],
+        datasets: Sequence[Iterable[object]],
         probs: Sequence[float] | None = None,
         longest: bool = False,
         seed: int = 0,
@@ -77,7 +77,7 @@ class MockDataset(IterableDataset[Any]):
         [{'cls': 1}, {'cls': 1}]
     """
 
-    def __init__(self, sample: Any, length: int) -> None:
+    def __init__(self, sample: object, length: int) -> None:
         self.sample = sample
         self.length = length
 

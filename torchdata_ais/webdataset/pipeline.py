@@ -46,7 +46,7 @@ _RESAMPLED = (filters.resampled.f,)
 _OWN = __name__.rpartition(".")[0]
 
 
-def plan(stages: Sequence[Any], place: Place, *, split: bool) -> list[Any]:
+def plan(stages: Sequence[object], place: Place, *, split: bool) -> list[Any]:
     """Return the stages in the order to carry them out.
 
     Splits go before the random stages right in front of them: each process draws for itself, and a split of
@@ -77,16 +77,16 @@ def plan(stages: Sequence[Any], place: Place, *, split: bool) -> list[Any]:
     return result
 
 
-def function_of(stage: Any) -> Any:
+def function_of(stage: object) -> Any:
     """Return the function of a curried stage, or the stage itself."""
     return getattr(stage, "f", stage)
 
 
-def _is_random(stage: Any) -> bool:
+def _is_random(stage: object) -> bool:
     return isinstance(stage, shuffle) or function_of(stage) is filters.rsample.f
 
 
-def _reads_all(stages: Sequence[Any]) -> bool:
+def _reads_all(stages: Sequence[object]) -> bool:
     """Return whether surely each worker would read the same shards.
 
     Then every stage is known, and none splits.
@@ -131,7 +131,7 @@ class DataPipeline(IterableDataset[Any]):
 
     _adds_split = True
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: object) -> None:
         super().__init__()
         self.pipeline: list[Any] = []
         for arg in args:
@@ -144,7 +144,7 @@ class DataPipeline(IterableDataset[Any]):
         self.size: int | None = None
         self.runs = -1
         self._goes_on = False
-        self._stream: tuple[int, DataPipeline, Iterator[Any]] | None = None
+        self._stream: tuple[int, DataPipeline, Iterator[object]] | None = None
         self._ranks: tuple[int, int] | None = None
 
     # Building.
@@ -153,12 +153,12 @@ class DataPipeline(IterableDataset[Any]):
         """Return the stage at index `i`."""
         return self.pipeline[i]
 
-    def append(self, f: Any) -> None:
+    def append(self, f: object) -> None:
         """Add a stage at the end."""
         self.pipeline.append(f)
         self._end_stream()
 
-    def compose(self, *args: Any) -> Self:
+    def compose(self, *args: object) -> Self:
         """Return a copy with further stages at the end.
 
         The filters of the copy count their epochs for themselves.
@@ -169,7 +169,7 @@ class DataPipeline(IterableDataset[Any]):
         result._stream = None
         return result
 
-    def pipe(self, f: Callable[[Iterator[Any]], Iterable[Any]]) -> Self:
+    def pipe(self, f: Callable[[Iterator[Any]], Iterable[object]]) -> Self:
         """Return a copy with a function of an iterator at the end.
 
         The function returns an iterator.
@@ -214,7 +214,7 @@ class DataPipeline(IterableDataset[Any]):
             raise TypeError(f"a {type(self).__name__} has no length; .with_length(n) gives it one")
         return self.size
 
-    def __getitem__(self, number: Any) -> NoReturn:
+    def __getitem__(self, number: object) -> NoReturn:
         raise TypeError(
             f"a {type(self).__name__} is a stream: it has no item {number!r}. next(iter(dataset)) gives the first; to"
             " reach samples by number, make a torchdata_ais.SampleIndex of the shards"
@@ -264,7 +264,7 @@ class DataPipeline(IterableDataset[Any]):
         """Return an iterator over all passes; one without items is the last."""
         return passes(self.iterator1, self.repetitions)
 
-    def _next_epoch(self) -> Iterator[Any]:
+    def _next_epoch(self) -> Iterator[object]:
         for _ in range(self.nsamples):
             if self._stream is None or self._stream[0] != os.getpid():
                 # Of a copy: a loader that held itself would keep its workers until the garbage collector comes.
@@ -312,7 +312,7 @@ class DataPipeline(IterableDataset[Any]):
         place = self._place()
         return sendable({**self.__dict__, "_stream": None, "_ranks": (place.rank, place.world_size)})
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         self.__dict__.update(received(state))
 
     def __repr__(self) -> str:
@@ -325,7 +325,7 @@ def _holds_stages(items: list[Any]) -> bool:
     return any(callable(item) or isinstance(item, kinds) for item in items)
 
 
-def _opens_shards(stage: Any) -> bool:
+def _opens_shards(stage: object) -> bool:
     function = function_of(getattr(stage, "func", stage))
     return isinstance(stage, StreamingOpen) or function in (tarfile_samples, tar_file_expander, url_opener)
 
@@ -341,7 +341,7 @@ def _begin(source: Any) -> Any:
     return source()
 
 
-def _invoke(stage: Any, items: Any) -> Any:
+def _invoke(stage: object, items: object) -> object:
     if isinstance(stage, PipelineStage):
         return stage.run(items)
     if not callable(stage):
@@ -349,14 +349,14 @@ def _invoke(stage: Any, items: Any) -> Any:
     return stage(items)
 
 
-def _no_stage(value: Any, what: str) -> UsageError:
+def _no_stage(value: object, what: str) -> UsageError:
     return UsageError.at(
         f"an object of type {type(value).__name__} is not {what}",
         todo="begin with a dataset, go on with functions of an iterator",
     )
 
 
-def _options_of(source: IterDataPipe[Any]) -> StoreOptions | None:
+def _options_of(source: IterDataPipe[object]) -> StoreOptions | None:
     """Return the transport settings of the upstream lister.
 
     Its objects are then read with the same token.
@@ -368,7 +368,7 @@ def _options_of(source: IterDataPipe[Any]) -> StoreOptions | None:
     return None
 
 
-def _with(stage: Any, options: StoreOptions) -> Any:
+def _with(stage: object, options: StoreOptions) -> object:
     """Return the stage with transport settings, unless it has some."""
     if isinstance(stage, Stage) and "cluster" in stage.kw:
         return stage
@@ -377,7 +377,7 @@ def _with(stage: Any, options: StoreOptions) -> Any:
     )
 
 
-def _shown(stage: Any) -> str:
+def _shown(stage: object) -> str:
     return str(getattr(stage, "__name__", None) or repr(stage))
 
 

@@ -91,7 +91,7 @@ def _listed(url: str) -> list[str]:
     return list(pipes.AISSourceLister(url, regex=VISIBLE_SHARD))
 
 
-def expand_source(source: Any, max_urls: int | None = None) -> list[str]:
+def expand_source(source: object, max_urls: int | None = None) -> list[str]:
     """Return the first `max_urls` shards of a text, a path, or an iterable.
 
     The iterable is of URLs, paths or ``{"url": ...}``.
@@ -127,7 +127,7 @@ class SimpleShardList(IterableDataset[dict[str, str]]):
         [{'url': 's-0.tar'}, {'url': 's-1.tar'}]
     """
 
-    def __init__(self, urls: Any, seed: int | bool | None = None) -> None:
+    def __init__(self, urls: object, seed: int | bool | None = None) -> None:
         super().__init__()
         self.urls = expand_source(urls)
         if not self.urls:
@@ -187,10 +187,10 @@ class ResampledShards(IterableDataset[dict[str, str]]):
 
     def __init__(
         self,
-        urls: Any,
+        urls: object,
         nshards: int = sys.maxsize,
-        seed: Any = 0,
-        worker_seed: Callable[[], Any] | None = None,
+        seed: object = 0,
+        worker_seed: Callable[[], object] | None = None,
         deterministic: bool = False,
         max_urls: int | None = None,
         empty_check: bool = True,
@@ -218,7 +218,9 @@ class ResampledShards(IterableDataset[dict[str, str]]):
 ResampledShardList = ResampledShards
 
 
-def split_by_node(src: Iterable[Any], group: Any = None, *, place: Place | None = None) -> Iterator[Any]:
+def split_by_node(
+    src: Iterable[object], group: object = None, *, place: Place | None = None
+) -> Iterator[Any]:
     """Yield the items of this rank: every n-th of `n` ranks.
 
     Args:
@@ -230,7 +232,7 @@ def split_by_node(src: Iterable[Any], group: Any = None, *, place: Place | None 
     return islice(src, place.rank, None, place.world_size)
 
 
-def split_by_worker(src: Iterable[Any], *, place: Place | None = None) -> Iterator[Any]:
+def split_by_worker(src: Iterable[object], *, place: Place | None = None) -> Iterator[Any]:
     """Yield the items of this worker: every n-th of `n` workers.
 
     Args:
@@ -241,7 +243,9 @@ def split_by_worker(src: Iterable[Any], *, place: Place | None = None) -> Iterat
     return islice(src, place.worker, None, place.num_workers)
 
 
-def single_node_only(src: Iterable[Any], group: Any = None, *, place: Place | None = None) -> Iterator[Any]:
+def single_node_only(
+    src: Iterable[object], group: object = None, *, place: Place | None = None
+) -> Iterator[Any]:
     """Pass items on, but raise if there are several ranks.
 
     Raises:

@@ -23,18 +23,18 @@ def pick(buf: list[Any], rng: random.Random) -> Any:
 class _Reservoir(Reservoir):
     """Draws as webdataset does: one seed gives one order in both."""
 
-    def take(self) -> Any:
+    def take(self) -> object:
         self.places.pop()  # for checkpoints, of which there are none here
         return pick(self.items, self.rng)
 
 
 def shuffled(
-    data: Iterable[Any],
+    data: Iterable[object],
     bufsize: int = 1000,
     initial: int = 100,
     rng: random.Random | None = None,
     seed: Any = None,
-    handler: Any = None,
+    handler: object = None,
 ) -> Iterator[Any]:
     """Shuffle through a buffer, as `torchdata_ais.Shuffler` does.
 
@@ -85,8 +85,8 @@ class shuffle(RandomStage, PipelineStage):  # noqa: N801 - webdataset's name
         bufsize: int = 1000,
         initial: int = 100,
         rng: random.Random | None = None,
-        seed: Any = None,
-        handler: Any = None,
+        seed: object = None,
+        handler: object = None,
         *,
         size: int | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class shuffle(RandomStage, PipelineStage):  # noqa: N801 - webdataset's name
         bufsize = bufsize if size is None else size
         super().__init__(shuffled, (bufsize, initial, rng), {"seed": seed})
 
-    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+    def run(self, source: Iterable[object]) -> Iterator[Any]:
         """Yield the items of `source` in the order of the next epoch."""
         return self(source)
 
@@ -122,6 +122,6 @@ class detshuffle(shuffle, AlikeRandomStage):  # noqa: N801 - webdataset's name
     """
 
     @checked
-    def __init__(self, bufsize: int = 1000, initial: int = 100, seed: Any = 0, epoch: int = -1) -> None:
+    def __init__(self, bufsize: int = 1000, initial: int = 100, seed: object = 0, epoch: int = -1) -> None:
         super().__init__(bufsize, initial, seed=seed)
         self.epoch = epoch

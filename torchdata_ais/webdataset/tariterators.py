@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain, groupby
-from typing import Any, Literal, TypedDict
-
-from typing_extensions import Unpack
+from typing import Any, Literal
 
 from torchdata_ais.errors import AISError, ReadError, UsageError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
@@ -17,7 +16,7 @@ from torchdata_ais.pipes.base.pipe import as_pipe
 from torchdata_ais.pipes.base.policy import ErrorPolicy
 from torchdata_ais.reading.open_shard import Safety, ShardOptions
 from torchdata_ais.reading.runs import Run
-from torchdata_ais.samples import Sample, split_name
+from torchdata_ais.samples import Fields, Sample, split_name
 from torchdata_ais.store import Cluster, ObjectCache, Retry
 from torchdata_ais.urls import MemberPath, parse_url, shown_url
 from torchdata_ais.webdataset.cache import FileKeeper
@@ -40,22 +39,22 @@ class ShardStream(io.RawIOBase):
         opened: Whether reading has started.
     """
 
-    def __init__(self, url: str, **named: Any) -> None:
+    def __init__(self, url: str, *, bufsize: int = 8192, cluster: Cluster = None) -> None:
         super().__init__()
         self.url = url
         self.opened = False
-        self._named = named
+        self._open = partial(open_stream, url, bufsize=bufsize, cluster=cluster)
         self._stream: Any = None
 
     def readable(self) -> bool:
         """Return True."""
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: object) -> int:
         """Read into `buffer`; return how many bytes, 0 at the end."""
         if self._stream is None:
             self.opened = True
-            self._stream = open_stream(self.url, **self._named)
+            self._stream = self._open()
         return int(self._stream.readinto(buffer))
 
     def close(self) -> None:
@@ -65,7 +64,7 @@ class ShardStream(io.RawIOBase):
         super().close()
 
 
-def stream_in(item: Any) -> Any:
+def stream_in(item: object) -> Any:
     """Return the open stream of ``{"url", "stream"}``.
 
     None where there is none, or a `ShardStream` not yet read.
@@ -74,7 +73,7 @@ def stream_in(item: Any) -> Any:
     return None if isinstance(stream, ShardStream) and not stream.opened else stream
 
 
-def readable_runs(stream: Any, url: str, handler: Handler, options: ShardOptions) -> Iterator[Run]:
+def readable_runs(stream: object, url: str, handler: Handler, options: ShardOptions) -> Iterator[Run]:
     """Yield the whole runs of members that a stream holds from its position.
 
     It may be compressed, and stays open.
@@ -103,7 +102,7 @@ def readable_runs(stream: Any, url: str, handler: Handler, options: ShardOptions
         policy.goes_on(error, stats, "tar_file_expander")
 
 
-def _blocks(stream: Any, url: str) -> Iterator[bytes]:
+def _blocks(stream: object, url: str) -> Iterator[bytes]:
     read = getattr(stream, "read", None)
     if not callable(read):
         raise _no_stream(f"an object of type {type(stream).__name__}", url)
@@ -129,27 +128,8 @@ def _no_stream(what: str, url: str) -> UsageError:
     )
 
 
-class LoadingNames(TypedDict, total=False):
-    """Arguments of `torchdata_ais.AISFileLoader` that webdataset lacks."""
-
-    open_shards: int
-    prefetch_bytes: int | None
-    retry: Retry | None
-    max_errors: float | None
-    cluster: Cluster
-    safety: Safety | None
-
-
-class SampleNames(LoadingNames, total=False):
-    """Further arguments of `tarfile_samples`, for `WebDataset`."""
-
-    adjacent: Literal["error", "split"]
-    require: str
-    cache: ObjectCache | None
-
-
 def tarfile_samples(
-    src: Iterable[Any],
+    src: Iterable[object],
     handler: Handler = reraise_exception,
     select_files: Callable[[str], bool] | None = None,
     rename_files: Callable[[str], str] | None = None,
@@ -158,7 +138,12 @@ def tarfile_samples(
     require: str = "",
     local_path: bool = False,
     cache: ObjectCache | None = None,
-    **loading: Unpack[LoadingNames],
+    open_shards: int = 1,
+    prefetch_bytes: int | None = None,
+    retry: Retry | None = None,
+    max_errors: float | None = None,
+    cluster: Cluster = None,
+    safety: Safety | None = None,
 ) -> Iterator[Sample]:
     """Yield the samples of shards, only whole ones.
 
@@ -174,15 +159,19 @@ def tarfile_samples(
         require: Fields that every sample must have.
         local_path: Whether samples of local files say where theirs is, as ``__local_path__``.
         cache: `torchdata_ais.store.ObjectCache`, to keep whole shards in a folder; of web files, too.
-        **loading: Further arguments of `torchdata_ais.AISFileLoader`: ``open_shards prefetch_bytes retry max_errors
-            cluster safety``.
+        open_shards: As in `torchdata_ais.AISFileLoader`.
+        prefetch_bytes: As in `torchdata_ais.AISFileLoader`.
+        retry: As in `torchdata_ais.AISFileLoader`.
+        max_errors: As in `torchdata_ais.AISFileLoader`.
+        cluster: See `torchdata_ais.store.Cluster`.
+        safety: As in `torchdata_ais.AISFileLoader`.
 
     Yields:
         `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``. One with a field ``__bad__`` that is
         not empty is left out.
     """
     names: dict[str, str] = {}
-    shards = readable(src, names, handler, loading.get("open_shards", 1), local_path)
+    shards = readable(src, names, handler, open_shards, local_path)
     keeper = None if cache is None else FileKeeper.of(cache)
     first = next(shards, None)
     if first is None:
@@ -193,7 +182,12 @@ def tarfile_samples(
         select_files=select_files,
         rename_files=rename_files,
         cache=keeper,
-        **loading,
+        open_shards=open_shards,
+        prefetch_bytes=prefetch_bytes,
+        retry=retry,
+        max_errors=max_errors,
+        cluster=cluster,
+        safety=safety,
     )
     shard = name = shown = ""
     path: str | None = None
@@ -222,8 +216,12 @@ tarfile_to_samples = pipelinefilter(tarfile_samples)
 
 
 def url_opener(
-    data: Iterable[Any], handler: Handler = reraise_exception, **named: Any
-) -> Iterator[dict[str, Any]]:
+    data: Iterable[object],
+    handler: Handler = reraise_exception,
+    *,
+    bufsize: int = 8192,
+    cluster: Cluster = None,
+) -> Iterator[Fields]:
     """Yield ``{"url", "stream"}`` for each shard.
 
     A stream is opened by its first read. Where `tar_file_expander` takes it as it comes, it reads the shard by its URL
@@ -232,7 +230,8 @@ def url_opener(
     Args:
         data: URLs, paths, or ``{"url": ...}``.
         handler: Called with an item that names no shard.
-        **named: For `gopen`.
+        bufsize: As in `gopen`.
+        cluster: See `torchdata_ais.store.Cluster`.
     """
     for item in with_commands(data):
         try:
@@ -242,16 +241,16 @@ def url_opener(
                 return
             continue
         more = item if isinstance(item, Mapping) else {}
-        yield {**more, "url": url, "stream": ShardStream(url, **named)}
+        yield {**more, "url": url, "stream": ShardStream(url, bufsize=bufsize, cluster=cluster)}
 
 
 def tar_file_iterator(
-    fileobj: Any,
+    fileobj: object,
     skip_meta: str | None = r"__[^/]*__($|/)",
     handler: Handler = reraise_exception,
     select_files: Callable[[str], bool] | None = None,
     rename_files: Callable[[str], str] | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Fields]:
     """Yield ``{"fname", "data"}`` for each member of an open tar archive.
 
     Only members of whole samples are yielded.
@@ -272,12 +271,12 @@ def tar_file_iterator(
 
 
 def tar_file_expander(
-    data: Iterable[Any],
+    data: Iterable[object],
     handler: Handler = reraise_exception,
     select_files: Callable[[str], bool] | None = None,
     rename_files: Callable[[str], str] | None = None,
-    eof_value: Any = {},  # noqa: B006 - webdataset's mark for the end of a shard; never changed
-) -> Iterator[dict[str, Any]]:
+    eof_value: object = {},
+) -> Iterator[Fields]:
     """Yield ``{"fname", "data", "__url__"}`` for each member.
 
     `eof_value` follows after each shard.
@@ -327,14 +326,14 @@ def tar_file_expander(
             return
 
 
-def _files(run: Run, more: dict[str, Any], eof_value: Any) -> Iterator[dict[str, Any]]:
+def _files(run: Run, more: Fields, eof_value: Any) -> Iterator[Fields]:
     for member in run.members:
         yield {"fname": member.name, "data": member.data, **more}
     if run.last and eof_value is not None:
         yield eof_value
 
 
-def group_by_keys(data: Iterable[dict[str, Any]], handler: Handler = reraise_exception) -> Iterator[Sample]:
+def group_by_keys(data: Iterable[Fields], handler: Handler = reraise_exception) -> Iterator[Sample]:
     """Group the members from `tar_file_expander` into samples.
 
     The end of a shard ends a sample, too.
@@ -349,10 +348,10 @@ def group_by_keys(data: Iterable[dict[str, Any]], handler: Handler = reraise_exc
             yield sample
 
 
-def _members(data: Iterable[dict[str, Any]], places: dict[str, str]) -> Iterator[tuple[MemberPath, Any]]:
-    last: dict[str, Any] | None = None
+def _members(data: Iterable[Fields], places: dict[str, str]) -> Iterator[tuple[MemberPath, object]]:
+    last: Fields | None = None
 
-    def member(item: dict[str, Any], ends: str = "") -> tuple[MemberPath, Any]:
+    def member(item: Fields, ends: str = "") -> tuple[MemberPath, Any]:
         return MemberPath.of(item["__url__"], item["fname"], -1, ends), item["data"]
 
     for item in data:
@@ -376,7 +375,7 @@ def base_plus_ext(path: str) -> tuple[str, str] | tuple[None, None]:
     return (None, None) if parts is None else (parts[0], path[len(parts[0]) + 1 :])
 
 
-def valid_sample(sample: Any) -> bool:
+def valid_sample(sample: object) -> bool:
     """Return whether `sample` is a dict with a field, not marked as bad."""
     return isinstance(sample, dict) and bool(sample) and not sample.get("__bad__")
 

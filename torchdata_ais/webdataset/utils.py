@@ -41,7 +41,7 @@ class Place(NamedTuple):
     num_workers: int
 
 
-def pytorch_worker_info(group: Any = None) -> Place:
+def pytorch_worker_info(group: object = None) -> Place:
     """Return rank, ranks, worker and workers of this process.
 
     Args:
@@ -62,13 +62,13 @@ def pytorch_worker_info(group: Any = None) -> Place:
     return Place(rank, ranks, 0, 1)
 
 
-def pytorch_worker_seed(group: Any = None) -> int:
+def pytorch_worker_seed(group: object = None) -> int:
     """Return a number that differs between workers and ranks."""
     place = pytorch_worker_info(group)
     return place.rank * 1000 + place.worker
 
 
-def run_seed(seed: Any, run: int, *, own: bool = True) -> int:
+def run_seed(seed: object, run: int, *, own: bool = True) -> int:
     """Return the seed of one run of a random stage.
 
     It is a function of (seed, epoch, rank, worker).
@@ -101,12 +101,12 @@ def loader_seed() -> int | None:
     return None if info is None else info.seed - info.id
 
 
-def identity(x: Any) -> Any:
+def identity(x: object) -> Any:
     """Return `x`."""
     return x
 
 
-def make_seed(*args: Any) -> int:
+def make_seed(*args: object) -> int:
     """Return a number below 2**31 that follows from the arguments.
 
     It is the same in every process.
@@ -136,7 +136,7 @@ def lookup_sym(sym: str, modules: Iterable[str]) -> Any:
 
 
 def repeatedly(
-    source: Iterable[Any],
+    source: Iterable[object],
     nepochs: int | None = None,
     nbatches: int | None = None,
     nsamples: int | None = None,
@@ -156,7 +156,7 @@ def repeatedly(
             return
 
 
-def passes(begin: Callable[[], Iterable[Any]], most: int | None = None) -> Iterator[Any]:
+def passes(begin: Callable[[], Iterable[object]], most: int | None = None) -> Iterator[Any]:
     """Yield the items of `most` passes.
 
     Each pass is started by a call; one without items is the last.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torchdata_ais.codecs import build_encoder
 from torchdata_ais.codecs.encoder import Encoder
@@ -25,9 +25,11 @@ class TarWriter(_TarWriter):
 
     __signature__ = inspect.signature(_TarWriter)
 
-    def __init__(self, fileobj: Any, *args: Any, **named: Any) -> None:
-        _refuse_command(fileobj)
-        super().__init__(fileobj, *args, **named)
+    if not TYPE_CHECKING:  # type checkers see the arguments of the class above
+
+        def __init__(self, fileobj: object, *args: object, **named: object) -> None:
+            _refuse_command(fileobj)
+            super().__init__(fileobj, *args, **named)
 
 
 class ShardWriter(_ShardWriter):
@@ -39,9 +41,13 @@ class ShardWriter(_ShardWriter):
 
     __signature__ = inspect.signature(_ShardWriter)
 
-    def __init__(self, pattern: str, *args: Any, overwrite: bool | None = None, **named: Any) -> None:
-        _refuse_command(pattern)
-        super().__init__(pattern, *args, overwrite=overwrite, **named)
+    if not TYPE_CHECKING:  # type checkers see the arguments of the class above
+
+        def __init__(
+            self, pattern: str, *args: object, overwrite: bool | None = None, **named: object
+        ) -> None:
+            _refuse_command(pattern)
+            super().__init__(pattern, *args, overwrite=overwrite, **named)
 
     def close(self) -> None:
         """Finish the last shard and the manifest."""
@@ -56,7 +62,7 @@ class ShardWriter(_ShardWriter):
             )
 
 
-def _refuse_command(target: Any) -> None:
+def _refuse_command(target: object) -> None:
     if isinstance(target, str) and target.startswith("pipe:"):
         raise UsageError.at(
             f"{redact(target)!r}: no command is run to write to",
@@ -76,12 +82,12 @@ def make_encoder(spec: Any) -> Encoder:
     return build_encoder(spec)
 
 
-def numpy_dumps(data: Any) -> bytes:
+def numpy_dumps(data: object) -> bytes:
     """Return an array as the bytes of an ``npy`` field."""
     return cast(bytes, build_encoder()({"npy": data})["npy"])
 
 
-def torch_dumps(data: Any) -> bytes:
+def torch_dumps(data: object) -> bytes:
     """Return tensors and plain containers as the bytes of a ``pth`` field."""
     return cast(bytes, build_encoder()({"pth": data})["pth"])
 

@@ -164,7 +164,7 @@ def _state_of(pid: int | None) -> str | None:
         return None
 
 
-_END: Any = object()
+_END: object = object()
 
 
 @dataclass(eq=False)
@@ -187,11 +187,11 @@ class Watchdog:
     _begun: int = field(default=0, init=False)
     _ended: int = field(default=0, init=False)
 
-    def watch(self, items: Iterator[Any]) -> Iterator[Any]:
+    def watch(self, items: Iterator[object]) -> Iterator[Any]:
         """Return the items, with the time watched that each of them takes."""
         return self._each(items) if self.seconds else items
 
-    def _each(self, items: Iterator[Any]) -> Iterator[Any]:
+    def _each(self, items: Iterator[object]) -> Iterator[object]:
         while True:
             with self:
                 item = next(items, _END)

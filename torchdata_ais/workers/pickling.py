@@ -108,7 +108,7 @@ def pack(value: object, lender: Lender | None = None) -> Packed:
 
 def unpack(packed: Packed) -> Any:
     """Rebuild the object. The descriptors are closed in any case."""
-    stream: Any = io.BytesIO(packed.payload)
+    stream: object = io.BytesIO(packed.payload)
     fds = packed.fds[: len(packed.fds) - packed.in_file]
     storages = len(fds) - packed.buffers
     try:
@@ -188,14 +188,14 @@ class _Pickler(pickle.Pickler):
         self._files = files
         super().__init__(stream, 5, buffer_callback=files.keeps_inside)
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         if type(obj) is Tensor and _is_small_part(obj):
             return _REDUCERS[Tensor](obj.clone())
         if isinstance(obj, UntypedStorage) and obj.device.type == "cpu" and obj.nbytes():
             return self._reduce_storage(obj)
         return NotImplemented
 
-    def _reduce_storage(self, storage: UntypedStorage) -> tuple[Any, ...]:
+    def _reduce_storage(self, storage: UntypedStorage) -> tuple[object, ...]:
         files = self._files
         if files.lend(storage):
             return _lent_storage, (len(files.storages) - 1,)
@@ -215,7 +215,7 @@ class _Unpickler(pickle.Unpickler):
         self._storages = storages
         super().__init__(stream, buffers=buffers)
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         # These functions need this message's descriptors: hand out such that have them.
         if module == __name__ and name == _shared_storage.__name__:
             return partial(_shared_storage, fds=self._shared)

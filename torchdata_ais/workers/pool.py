@@ -244,7 +244,7 @@ class Pool:
                     sock.close()
         self._turn_lock.watch(peer.life)
 
-    def reset(self, loads: Sequence[Any], dispatched_load: object = None) -> None:
+    def reset(self, loads: Sequence[object], dispatched_load: object = None) -> None:
         """Start an epoch: items under way of the last one are dropped.
 
         Args:
@@ -375,7 +375,7 @@ class Pool:
             self._dispatcher.process.join(0.5)
         self._look_after_all()
 
-    def _open(self, worker: Peer, message: Message) -> Any:
+    def _open(self, worker: Peer, message: Message) -> object:
         """Rebuild the item, note its extras, and let the worker make the next one."""
         if message.kind is Kind.END:
             if message.packed.payload or message.packed.fds:

@@ -218,7 +218,7 @@ def start_context(method: StartMethod | None, preload: str) -> Any:
     from multiprocessing import forkserver
 
     context = safe_context(method)
-    server: Any = getattr(forkserver, "_forkserver", None)
+    server: object = getattr(forkserver, "_forkserver", None)
     has_had_no_say = getattr(server, "_preload_modules", None) == ["__main__"]  # the user
     if context.get_start_method() == "forkserver" and has_had_no_say:
         context.set_forkserver_preload(["__main__", preload])
@@ -238,16 +238,16 @@ class PipePart(Protocol):
     def open(self) -> Any:
         """Return the pipe."""
 
-    def prepare(self, pipe: Any) -> Any:
+    def prepare(self, pipe: object) -> Any:
         """Make the pipe that of this process, once; return the one to run."""
 
-    def begin(self, pipe: Any, reset: Any) -> Any:
+    def begin(self, pipe: object, reset: Any) -> Any:
         """Start an epoch by `reset` (of `Pool.reset`); return the pipe to iterate."""
 
-    def pause(self, pipe: Any) -> None:
+    def pause(self, pipe: object) -> None:
         """Have its threads make nothing more."""
 
-    def resume(self, pipe: Any) -> None:
+    def resume(self, pipe: object) -> None:
         """Resume them."""
 
 
@@ -310,7 +310,7 @@ class _Live(IterDataPipe[Any]):
 class WorkerItems(_Live):
     """Yields the items of the workers: those of `items` for each epoch."""
 
-    def __init__(self, items: Callable[[], Iterator[Any]]) -> None:
+    def __init__(self, items: Callable[[], Iterator[object]]) -> None:
         super().__init__()
         self._live = items
 

@@ -225,7 +225,7 @@ class Producer:
         self._epoch = 0
         self._turn = 0
         self._paused = False
-        self._iterator: Iterator[Any] | None = None
+        self._iterator: Iterator[object] | None = None
         self._envelope: Callable[[], object] | None = None
         self._lender = Lender()
         self._counts = Counts(pipe, records=config.records) if consumers[0].channel is control else None
@@ -362,7 +362,7 @@ class Producer:
             self._consumers[0].put(Kind.STATS, pack(report))
 
 
-def _offer_memory(pipe: Any, memory: Memory) -> None:
+def _offer_memory(pipe: object, memory: Memory) -> None:
     """Give the last stage the memory that is sent without a copy.
 
     Stages of loaders are left out.
@@ -442,7 +442,7 @@ def _tell(channels: Iterable[Channel], config: ProcessConfig, error: BaseExcepti
             channel.post(Kind.BROKEN, load=Failure.of(error, f"in {config.name}"))
 
 
-def _connect(pipe: Any, sock: socket.socket | None) -> list[Dispatched]:
+def _connect(pipe: object, sock: socket.socket | None) -> list[Dispatched]:
     """Connect the pipe to the dispatching process, where the graph was cut."""
     if sock is None:
         return []

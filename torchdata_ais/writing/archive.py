@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tarfile
 from abc import ABC, abstractmethod
-from typing import Any
 
 from typing_extensions import Self
 
@@ -153,7 +152,7 @@ class Writer(ABC):
             self.discard()
 
 
-def check_format(wanted: Any) -> None:
+def check_format(wanted: object) -> None:
     """Take webdataset's ``format=``: a number or a name of `tarfile`.
 
     Raises:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from typing_extensions import Unpack
-
-from torchdata_ais._util.arguments import check_function, check_number, check_seed, checked, option
+from torchdata_ais._util.arguments import check_function, check_number, check_seed, checked
 from torchdata_ais._util.formatting import count_text
+from torchdata_ais.codecs.encoder import EncoderSpec
 from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, StateError, UsageError
 from torchdata_ais.errors.text import Remedy
 from torchdata_ais.index.classes import read_classes
-from torchdata_ais.samples import dots_in_names
+from torchdata_ais.samples import Fields, dots_in_names
 from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.urls.parsing import is_shard
@@ -28,15 +27,18 @@ from torchdata_ais.writing.shard_writer import ShardWriter
 from torchdata_ais.writing.sources.opened import open_source
 from torchdata_ais.writing.sources.shards import ShardSource
 from torchdata_ais.writing.sources.source import (
+    Kind,
     LeftOut,
     Source,
-    SourceNames,
     SourceOptions,
     Tally,
     left_out,
     positions_of,
 )
-from torchdata_ais.writing.transform import Counts, Edit, EditNames, Lacking, OnError, Transform, outcomes
+from torchdata_ais.writing.transform import Counts, Edit, Lacking, OnError, Transform, outcomes
+
+if TYPE_CHECKING:
+    from torchdata_ais.codecs.decoder import SpecName
 
 __all__ = ["Conversion", "Edit", "SourceOptions", "convert"]
 
@@ -324,7 +326,7 @@ class ConversionJob:
     def _agreed(self, found: Source) -> list[str]:
         """Return the class names; number the source by stored ones."""
         own = found.notes.get("classes", [])
-        has_files = "opener" not in self.writer
+        has_files = self.writer.get("opener") is None
         if isinstance(found, ShardSource) and self.edit.map is None and has_files:
             own = read_classes(found.shards[0], self._store) or []
         if not own or not has_files:
@@ -362,38 +364,30 @@ def _take_up(
     return Counts(cursor.get("dropped", 0), skipped, frozenset(cursor.get("unmet", ())))
 
 
-class ConvertNames(SourceNames, EditNames, total=False):
-    """Parts of ``source_options=``, ``edit=``, and `ShardWriter` arguments."""
-
-    manifest: str | None
-    maxcount: int
-    maxsize: float
-    post: Callable[[str], object] | None
-    start_shard: int
-    verbose: bool | int
-    opener: Callable[[str], Any] | None
-    compress: bool | str | None
-    format: Any
-    index: bool | str | Taker
-    shard_step: int
-    encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None
-    keep_meta: bool
-    allow_pickle: bool
-    quality: int
-    allow_nan: bool
-    user: str
-    group: str
-    mode: int
-    mtime: float | None
-
-
 @checked
 def convert(
-    source: Any,
+    source: object,
     target: str | os.PathLike[str],
     *,
-    source_options: SourceOptions | None = None,
-    edit: Edit | None = None,
+    kind: Kind = "auto",
+    columns: Mapping[str, str] | None = None,
+    root: str | os.PathLike[str] | None = None,
+    shuffle: bool = False,
+    image_field: str | None = None,
+    part: str | None = None,
+    split: str | None = None,
+    allow_outside: bool = False,
+    select: Callable[[Fields], object] | None = None,
+    decode: SpecName | Callable[[Fields], object] | None = None,
+    map: Callable[..., object] | None = None,  # noqa: A002 - what the stage `.map` is called
+    rng: bool = False,
+    fields: str | Iterable[str] | None = None,
+    keys: Literal["keep", "number"] = "keep",
+    check: bool = False,
+    encoder: EncoderSpec = True,
+    allow_pickle: bool = False,
+    quality: int = 100,
+    allow_nan: bool = False,
     seed: int = 0,
     processes: int = 1,
     start_method: str | None = None,
@@ -402,7 +396,21 @@ def convert(
     on_error: OnError = "raise",
     progress: Progress | None = None,
     cluster: Cluster = None,
-    **named: Unpack[ConvertNames],
+    manifest: str | None = None,
+    maxcount: int = 100000,
+    maxsize: float = 3e9,
+    post: Callable[[str], object] | None = None,
+    start_shard: int = 0,
+    verbose: bool | int = False,
+    opener: Callable[[str], object] | None = None,
+    compress: bool | str | None = None,
+    format: object = None,  # noqa: A002 - webdataset's name
+    index: bool | str | Taker = False,
+    keep_meta: bool = False,
+    user: str = "bigdata",
+    group: str = "bigdata",
+    mode: int = 0o0444,
+    mtime: float | None = None,
 ) -> Conversion:
     """Convert folders of media, tables or existing shards into shards.
 
@@ -435,8 +443,25 @@ def convert(
         source: See above.
         target: The pattern of the shards: ``out/train-%06d.tar``, ``ais://bucket/train-%06d.tar``. A missing local
             folder is made. With ``split`` it has ``{split}`` in it.
-        source_options: `SourceOptions`: the kind of `source`, where its name is not enough, and its order.
-        edit: `Edit`: changes to each sample; None copies them.
+        kind: ``"images"``, ``"audio"``, ``"table"`` or ``"shards"``, where the name of `source` is not enough.
+        columns: Field names of the columns of a table: ``{"image_path": "jpg"}``.
+        root: Base of the relative paths in a table; default its folder.
+        shuffle: Put files or rows into a random order first.
+        image_field: The field of all pictures; ``"ending"`` keeps each one's own. See `SourceOptions`.
+        part: ``"3/16"``: the third of sixteen parts, for as many processes anywhere.
+        split: ``"0.9/0.1"``: two series, drawn by the seed. See `SourceOptions`.
+        allow_outside: Follow links out of the folder, and cells of a table that name URLs or files outside of `root`.
+        select: A function of the sample as it was read (bytes); false leaves it out.
+        decode: Turn the bytes into values first: ``"rgb8"``, or the result of `torchdata_ais.Decoder`.
+        map: A function from a sample to a sample; None leaves it out.
+        rng: Whether to call ``map(sample, rng)`` with a `random.Random` that depends on the seed and the key alone.
+        fields: Keep these fields only.
+        keys: ``"number"`` gives the samples new keys, their numbers with nine digits.
+        check: Decode every picture, text, number and JSON field once, to see that it can be. See `Edit`.
+        encoder: As in `TarWriter`.
+        allow_pickle: As in `TarWriter`.
+        quality: As in `TarWriter`.
+        allow_nan: As in `TarWriter`.
         seed: For ``shuffle`` and ``rng``.
         processes: How many processes load, decode, map and encode; 1 is this one alone. (Reading shards, and all
             writing, is done by this process: more of them help only with computations.)
@@ -451,11 +476,21 @@ def convert(
             source shard that is not sound always raises.
         progress: Called now and then with the number done, the total, and the unit (``image``, ``row``, ``shard``).
         cluster: See `torchdata_ais.store.Cluster`.
-        **named: Single parts of `source_options` (``kind columns root shuffle
-            image_field part split``) and of `edit` (``select decode map rng
-            fields keys check encoder allow_pickle quality allow_nan``), by
-            their names, and further arguments of `ShardWriter`:
-            ``manifest maxcount maxsize post compress mtime ...``.
+        manifest: A file or URL for the names, counts, sizes and checksums of the finished shards.
+        maxcount: Most samples in a shard.
+        maxsize: Most bytes of a shard, before compression.
+        post: Called with the name of each shard after it appeared.
+        start_shard: Number of the first shard.
+        verbose: Log each shard at level INFO rather than DEBUG.
+        opener: As in `ShardWriter`: called with each name, returns the binary file to write to.
+        compress: As in `TarWriter`.
+        format: As in `TarWriter`.
+        index: Make the sample index on the way. See `ShardWriter`.
+        keep_meta: As in `TarWriter`.
+        user: As in `TarWriter`.
+        group: As in `TarWriter`.
+        mode: As in `TarWriter`.
+        mtime: As in `TarWriter`.
 
     Raises:
         UsageError: The arguments cannot work, or there are shards of this pattern already; shards would be written
@@ -476,14 +511,11 @@ def convert(
         >>> [shard.samples for shard in done.shards]
         [5, 2]
     """
-    writer: dict[str, Any] = {**named}
-    how = option(SourceOptions, source_options, writer)
-    edit = option(Edit, edit, writer)
     job = ConversionJob(
         source,
         os.fspath(target),
-        how=how,
-        edit=edit,
+        how=SourceOptions(kind, columns, root, shuffle, image_field, part, split, allow_outside),
+        edit=Edit(select, decode, map, rng, fields, keys, check, encoder, allow_pickle, quality, allow_nan),
         seed=seed,
         processes=processes,
         start_method=start_method,
@@ -492,7 +524,23 @@ def convert(
         on_error=on_error,
         progress=progress,
         cluster=cluster,
-        writer=writer,
+        writer={
+            "manifest": manifest,
+            "maxcount": maxcount,
+            "maxsize": maxsize,
+            "post": post,
+            "start_shard": start_shard,
+            "verbose": verbose,
+            "opener": opener,
+            "compress": compress,
+            "format": format,
+            "index": index,
+            "keep_meta": keep_meta,
+            "user": user,
+            "group": group,
+            "mode": mode,
+            "mtime": mtime,
+        },
     )
     for reason, count, first in job.left_out:
         logger.warning("%s: %d left out (%s), such as %s", source, count, reason, first)

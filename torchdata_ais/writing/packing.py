@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torchdata_ais.codecs import EncodeError, build_encoder
+from torchdata_ais.codecs.encoder import EncoderSpec
 from torchdata_ais.errors import DuplicateFieldError, MissingFieldError, UsageError
 from torchdata_ais.errors.text import Remedy, in_programs
 from torchdata_ais.samples import split_name
@@ -60,7 +61,7 @@ class SamplePacker:
     def __init__(
         self,
         *,
-        encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
+        encoder: EncoderSpec = True,
         keep_meta: bool = False,
         allow_pickle: bool = False,
         quality: int = 100,
@@ -75,7 +76,7 @@ class SamplePacker:
         self._has_warned = False
         self._tar = TarBuilder(mtime=mtime or 0, mode=mode, user=user, group=group)
 
-    def __call__(self, sample: Mapping[str, Any]) -> Packed:
+    def __call__(self, sample: Mapping[str, object]) -> Packed:
         """Return the members of a sample.
 
         Raises:
@@ -118,7 +119,9 @@ class SamplePacker:
             )
         return Packed(key, blocks, size, sum(sizes), tuple(fields), tuple(sizes))
 
-    def _members(self, key: str, sample: Mapping[str, Any]) -> Iterator[tuple[str, str, bytes | bytearray]]:
+    def _members(
+        self, key: str, sample: Mapping[str, object]
+    ) -> Iterator[tuple[str, str, bytes | bytearray]]:
         seen: set[str] = set()
         for field in sorted(sample):
             if field in _BY_READERS or (field[:1] == "_" and not self._keep_meta):
@@ -150,7 +153,7 @@ class SamplePacker:
             yield name, lowered, _bytes(key, field, sample[field])
 
 
-def key_of(sample: Mapping[str, Any]) -> str:
+def key_of(sample: Mapping[str, object]) -> str:
     """Return the key of a sample, if readers will find the same one.
 
     Raises:
@@ -180,14 +183,14 @@ def key_of(sample: Mapping[str, Any]) -> str:
     return key
 
 
-def _check_names(sample: Mapping[Any, Any]) -> None:
+def _check_names(sample: Mapping[Any, object]) -> None:
     for field in sample:
         if not isinstance(field, str):
             key = sample.get("__key__")
             raise UsageError.at(f"sample {key!r} has a field {field!r}", todo="name fields by str", key=key)
 
 
-def _bytes(key: str, field: str, value: Any) -> bytes | bytearray:
+def _bytes(key: str, field: str, value: object) -> bytes | bytearray:
     if isinstance(value, bytes | bytearray):
         return value
     if isinstance(value, memoryview):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any
 
 from torchdata_ais._util.files import make_folder, naming, no_empty_folders
 from torchdata_ais.errors import AISError, NotFoundError, UsageError
@@ -182,7 +181,7 @@ def check_not_read(
             )
 
 
-def check_apart(pattern: str, sources: Any, store: Callable[[], StoreOptions], first: int = 0) -> None:
+def check_apart(pattern: str, sources: object, store: Callable[[], StoreOptions], first: int = 0) -> None:
     """Refuse new shards that their own source would contain later.
 
     Each sample would be there twice.

@@ -13,6 +13,7 @@ import xxhash
 
 from torchdata_ais._util.arguments import check_function, check_number, checked
 from torchdata_ais._util.files import naming
+from torchdata_ais.codecs.encoder import EncoderSpec
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.errors.text import Remedy, in_commands, in_programs
 from torchdata_ais.store import Cluster, StoreOptions, cluster_options, delete_object, given_options
@@ -124,6 +125,14 @@ class Replay:
 logger = logging.getLogger("torchdata_ais")
 
 
+def _check_limits(maxcount: int, maxsize: float) -> None:
+    for name, value in (("maxcount", maxcount), ("maxsize", maxsize)):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError.at(f"{name}={value!r} is no number", todo="pass one, such as 1e9 for 1 GB")
+    if maxcount < 1 or maxsize <= 0:
+        raise UsageError.at(f"maxcount={maxcount}, maxsize={maxsize} allow no sample in a shard")
+
+
 class ShardWriter(Writer):
     """Write samples to a series of tar shards, each published when whole.
 
@@ -203,20 +212,20 @@ class ShardWriter(Writer):
         post: Callable[[str], object] | None = None,
         start_shard: int = 0,
         verbose: bool | int = False,
-        opener: Callable[[str], Any] | None = None,
+        opener: Callable[[str], object] | None = None,
         *,
         manifest: str | None = None,
         resume: bool = False,
         cluster: Cluster = None,
         compress: bool | str | None = None,
-        format: Any = None,  # noqa: A002 - webdataset's name
+        format: object = None,  # noqa: A002 - webdataset's name
         index: bool | str | Taker = False,
         shard_step: int = 1,
         user: str = "bigdata",
         group: str = "bigdata",
         mode: int = 0o0444,
         mtime: float | None = None,
-        encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
+        encoder: EncoderSpec = True,
         keep_meta: bool = False,
         allow_pickle: bool = False,
         quality: int = 100,
@@ -233,11 +242,7 @@ class ShardWriter(Writer):
                 todo="put the number in: train-%06d.tar",
             )
         check_number(self._step, 1, "shard_step")
-        for name, value in (("maxcount", maxcount), ("maxsize", maxsize)):
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise UsageError.at(f"{name}={value!r} is no number", todo="pass one, such as 1e9 for 1 GB")
-        if maxcount < 1 or maxsize <= 0:
-            raise UsageError.at(f"maxcount={maxcount}, maxsize={maxsize} allow no sample in a shard")
+        _check_limits(maxcount, maxsize)
         if resume and manifest is None:
             raise UsageError.at("resume=True needs to know what was written", todo="pass manifest=")
         if index and (self._compression or opener is not None):
@@ -332,7 +337,7 @@ class ShardWriter(Writer):
         self._replay = Replay([])
         return self.cursor
 
-    def write(self, obj: Mapping[str, Any]) -> int:
+    def write(self, obj: Mapping[str, object]) -> int:
         """Write one sample, all of it or nothing; return its fields' bytes.
 
         Returns 0 for a sample that a finished shard of the resumed series holds.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from torchdata_ais._util.arguments import checked
+from torchdata_ais.codecs.encoder import EncoderSpec
 from torchdata_ais.store import Cluster, cluster_options, given_options
 from torchdata_ais.writing.archive import OpenArchive, Writer, check_format
 from torchdata_ais.writing.packing import SamplePacker
@@ -75,15 +75,15 @@ class TarWriter(Writer):
     @checked
     def __init__(
         self,
-        fileobj: Any,
+        fileobj: object,
         user: str = "bigdata",
         group: str = "bigdata",
         mode: int = 0o0444,
         compress: bool | str | None = None,
-        encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
+        encoder: EncoderSpec = True,
         keep_meta: bool = False,
         mtime: float | None = None,
-        format: Any = None,  # noqa: A002 - webdataset's name
+        format: object = None,  # noqa: A002 - webdataset's name
         *,
         allow_pickle: bool = False,
         quality: int = 100,
@@ -107,7 +107,7 @@ class TarWriter(Writer):
         target = open_target(name, partial(cluster_options, given_options(cluster)))
         self._archive = OpenArchive(target, compression)
 
-    def write(self, obj: Mapping[str, Any]) -> int:
+    def write(self, obj: Mapping[str, object]) -> int:
         """Write one sample, all of it or nothing; return its fields' bytes."""
         sample = self._pack(obj)
         self._archive.add(sample)

@@ -190,7 +190,7 @@ class StreamTarget(Target):
         UsageError: It takes text, or is not a stream.
     """
 
-    def __init__(self, stream: Any, close: Callable[[], object] | None = None) -> None:
+    def __init__(self, stream: object, close: Callable[[], object] | None = None) -> None:
         super().__init__(str(getattr(stream, "name", type(stream).__name__)))
         if isinstance(stream, io.TextIOBase) or not hasattr(stream, "write"):
             raise UsageError.at(
@@ -224,7 +224,7 @@ class StreamTarget(Target):
             close()
 
 
-def open_target(to: Any, options: Callable[[], StoreOptions] = StoreOptions) -> Target:
+def open_target(to: object, options: Callable[[], StoreOptions] = StoreOptions) -> Target:
     """Return the target of a path, a URL, ``-`` (standard output) or a stream.
 
     Args:
@@ -298,7 +298,7 @@ def _remove(file: Any, part: str | None) -> None:
         file.close()  # flushes the rest, which fails if the disk is full
 
 
-def _abandoned(pid: int, name: str, file: Any, part: str | None) -> None:
+def _abandoned(pid: int, name: str, file: object, part: str | None) -> None:
     """Clean up after a writer that was not closed, and log the loss."""
     if pid != os.getpid():  # a copy in a child process: the writer is the parent's
         return

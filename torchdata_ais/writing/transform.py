@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torchdata_ais._util.arguments import check_function, checked_options
 from torchdata_ais._util.process_pool import OrderedPool
 from torchdata_ais.codecs import Decoder, build_encoder, imagehandler
-from torchdata_ais.codecs.encoder import Encoder
+from torchdata_ais.codecs.encoder import Encoder, EncoderSpec
 from torchdata_ais.codecs.media import checked_media
 from torchdata_ais.errors import (
     NEVER_SKIPPED,
@@ -22,13 +22,13 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.errors.text import Remedy
-from torchdata_ais.samples import shown_fields
+from torchdata_ais.samples import Fields, shown_fields
 from torchdata_ais.writing.sources.source import Source, Tally
 
 if TYPE_CHECKING:
     from torchdata_ais.codecs.decoder import SpecName
 
-Outcome = dict[str, Any] | Exception | None
+Outcome = Fields | Exception | None
 """The encoded sample, its error, or None for one that was left out."""
 
 _WITHOUT = Remedy("mend or remove it", 'go on without such samples by on_error="skip"')
@@ -44,16 +44,16 @@ class Transform:
         seed: For ``rng``.
     """
 
-    def __init__(self, load: Callable[[Any], dict[str, Any]], edit: Edit, seed: int) -> None:
+    def __init__(self, load: Callable[[Any], Fields], edit: Edit, seed: int) -> None:
         self._load, self._seed = load, seed
         self._select, self._map, self._rng = edit.select, edit.map, edit.rng
         decode = edit.decode
-        self._decode = Decoder(cast("SpecName", decode), partial=True) if isinstance(decode, str) else decode
+        self._decode = Decoder(decode, partial=True) if isinstance(decode, str) else decode
         self._check = Decoder(imagehandler("pil"), checked_media, partial=True) if edit.check else None
         self._encode = edit.encode()
         self._fields = edit.kept
 
-    def __call__(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Outcome]]:
+    def __call__(self, items: Iterable[tuple[object, object]]) -> list[tuple[Any, Outcome]]:
         """Return the outcome of each item with its cursor.
 
         Raises:
@@ -61,7 +61,7 @@ class Transform:
         """
         return [(cursor, self.one(item)) for cursor, item in items]
 
-    def one(self, item: Any) -> Outcome:
+    def one(self, item: object) -> Outcome:
         """Return the outcome of one item."""
         try:
             return self._sample(item)
@@ -70,7 +70,7 @@ class Transform:
         except Exception as error:  # noqa: BLE001 - the caller decides
             return error
 
-    def _sample(self, item: Any) -> dict[str, Any] | None:
+    def _sample(self, item: object) -> Fields | None:
         sample = self._load(item)
         if self._select is not None and not self._call("select", self._select, sample):
             return None
@@ -93,10 +93,10 @@ class Transform:
             sample = mapped if "__key__" in mapped else {"__key__": key, **mapped}
         if self._fields is not None:
             sample = self._only(sample, self._fields)
-        encoded: dict[str, Any] = self._call("encode", self._encode, sample)
+        encoded: Fields = self._call("encode", self._encode, sample)
         return encoded
 
-    def _only(self, sample: dict[str, Any], fields: frozenset[str]) -> dict[str, Any]:
+    def _only(self, sample: Fields, fields: frozenset[str]) -> Fields:
         kept = {name: value for name, value in sample.items() if name[:2] == "__" or name in fields}
         if fields.isdisjoint(kept):
             names = ", ".join(sorted(name for name in sample if name[:2] != "__"))
@@ -109,7 +109,7 @@ class Transform:
             )
         return kept
 
-    def _call(self, what: str, function: Callable[..., Any], sample: dict[str, Any], *more: Any) -> Any:
+    def _call(self, what: str, function: Callable[..., object], sample: Fields, *more: object) -> Any:
         try:
             return function(sample, *more)
         except Exception as error:
@@ -125,18 +125,6 @@ class Transform:
                 url=sample.get("__url__"),
                 key=key,
             ) from error
-
-
-class EditNames(TypedDict, total=False):
-    """The single names of an `Edit`, without those that `TarWriter` has, too."""
-
-    select: Callable[[dict[str, Any]], Any] | None
-    decode: Any
-    map: Callable[..., Any] | None
-    rng: bool
-    fields: str | Iterable[str] | None
-    keys: Literal["keep", "number"]
-    check: bool
 
 
 @checked_options
@@ -168,14 +156,14 @@ class Edit:
         True
     """
 
-    select: Callable[[dict[str, Any]], Any] | None = None
-    decode: Any = None
-    map: Callable[..., Any] | None = None
+    select: Callable[[Fields], object] | None = None
+    decode: SpecName | Callable[[Fields], object] | None = None
+    map: Callable[..., object] | None = None
     rng: bool = False
     fields: str | Iterable[str] | None = None
     keys: Literal["keep", "number"] = "keep"
     check: bool = False
-    encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True
+    encoder: EncoderSpec = True
     allow_pickle: bool = False
     quality: int = 100
     allow_nan: bool = False
@@ -267,7 +255,7 @@ class Counts:
         """Return how many were given up, by the class of the error."""
         return {name: count for name, (count, _) in self.skipped.items()}
 
-    def judged(self, outcome: Outcome, on_error: OnError) -> dict[str, Any] | None:
+    def judged(self, outcome: Outcome, on_error: OnError) -> Fields | None:
         """Return the sample to write, or None; raise fatal errors."""
         if outcome is None:
             self.dropped += 1
@@ -306,7 +294,7 @@ def _told(error: Exception) -> Exception:
 
 
 def outcomes(
-    source: Source, at: Any, transform: Transform, processes: int, start_method: str | None
+    source: Source, at: object, transform: Transform, processes: int, start_method: str | None
 ) -> Generator[tuple[Any, Outcome], None, None]:
     """Yield the outcome of each item, in order, with the cursor after it."""
     if processes == 1:
@@ -319,7 +307,7 @@ def outcomes(
             yield from made
 
 
-def _chunks(items: Iterator[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
+def _chunks(items: Iterator[tuple[object, object]]) -> Iterator[list[tuple[Any, Any]]]:
     """Yield items in lists, bounded in number and bytes."""
     chunk: list[tuple[Any, Any]] = []
     size = 0

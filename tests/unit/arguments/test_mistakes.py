@@ -678,7 +678,7 @@ OTHERS: dict[str, Case] = {
         lambda g: convert(photos(g), f"{g.folder}/n-%d.tar", maxsize="1GB"), "maxsize='1GB' is no number", "1e9 for 1 GB"
     ),
     "convert: columns=[...]": case(
-        lambda g: convert("t.csv", f"{g.folder}/n-%d.tar", columns=["label"]), "says no names", r'columns=\{"image_path": "jpg"'
+        lambda g: convert("t.csv", f"{g.folder}/n-%d.tar", columns=["label"]), "columns=", "this is a list", "a dict or None"
     ),
     "convert: a wrong column": case(
         lambda g: convert(labels(g), f"{g.folder}/n-%d.tar", columns={"lable": "cls"}), "no row has a column 'lable'", "Did you mean label"

@@ -17,15 +17,17 @@ from torchdata_ais import (
     TarWriter,
     dataloader2,
     index,
+    integrations,
     loaders,
     pipes,
     store,
+    webdataset,
     writing,
 )
 from torchdata_ais.errors import AISError, SampleError, UsageError
 from torchdata_ais.jobs import etl
 from torchdata_ais.testing import example_shards, write_shard
-from torchdata_ais.writing import Edit, SourceOptions, convert
+from torchdata_ais.writing import Edit, SourceOptions, conversion, convert
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def test_a_pipe_with_options_objects_pickles(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "most"),
-    [(AISFileLoader, 13), (TarWriter, 13), (convert, 13)],
+    [(AISFileLoader, 13), (TarWriter, 13)],
 )
 def test_constructors_have_few_names(kind: Any, most: int) -> None:
     assert len(inspect.signature(kind).parameters) <= most
@@ -113,32 +115,27 @@ def _written(folder: Path, **how: Any) -> list[bytes]:
     return [Path(shard.name).read_bytes() for shard in done.shards]
 
 
-def test_an_edit_says_the_same_as_its_single_names(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"select": bool, "fields": "cls", "keys": "number"}
-    one = _written(tmp_path / "one", edit=Edit(**how), maxcount=2)
-    assert one == _written(tmp_path / "two", **how, maxcount=2)
-    assert one != _written(tmp_path / "three", maxcount=2)
-
-
-def test_options_of_the_source_say_the_same_as_their_single_names(tmp_path: Path) -> None:
-    table = tmp_path / "t.jsonl"
-    table.write_text("".join(f'{{"label": {number}}}\n' for number in range(20)))
-    how: dict[str, Any] = {"kind": "table", "columns": {"label": "cls"}, "shuffle": True}
-    written = []
-    for name, one in (("one", {"source_options": SourceOptions(**how)}), ("two", how), ("three", {})):
-        (shard,) = convert(table, f"{tmp_path}/{name}-%d.tar", **one).shards
-        written.append(Path(shard.name).read_bytes())
-    assert written[0] == written[1] != written[2]
+def test_convert_passes_on_each_of_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of 40 parameters may be forgotten, or passed as another: each arrives as the object it was."""
+    job: dict[str, Any] = {}
+    monkeypatch.setattr(conversion, "SourceOptions", lambda *given: given)
+    monkeypatch.setattr(conversion, "Edit", lambda *given: given)
+    monkeypatch.setattr(
+        conversion, "ConversionJob", lambda *given, **named: job.update(named, given=given) or 1 / 0
+    )
+    given = {name: object() for name in inspect.signature(convert).parameters if name != "target"}
+    with pytest.raises(ZeroDivisionError):
+        convert.__wrapped__(target="x", **given)  # type: ignore[attr-defined]
+    how = dict(zip(SourceOptions.__annotations__, job.pop("how"), strict=True))
+    edit = dict(zip(Edit.__annotations__, job.pop("edit"), strict=True))
+    source, _ = job.pop("given")
+    assert {**how, **edit, **job.pop("writer"), **job, "source": source} == given
 
 
 @pytest.mark.parametrize(
     "how",
     [
-        {"source_options": SourceOptions(), "shuffle": False},
-        {"source_options": "table"},
         {"kind": "folder"},
-        {"edit": Edit(), "fields": "cls"},
-        {"edit": "cls"},
         {"keys": "count"},
         {"select": 3},
         {"map": lambda: None},
@@ -154,16 +151,28 @@ def test_an_edit_that_cannot_work_is_refused(tmp_path: Path, how: Any) -> None:
 
 HIDDEN = {
     "DictMapper", "KeyRenamer", "Renamer", "StreamDecoder",  # keywords that name fields
-    "resolve_options",  # keywords that name fields of StoreOptions
     "Folder",  # a protocol
-    "convert", "shard_etl",
+    "map_dict", "rename", "rename_keys", "xdecode",  # the same in webdataset's names
+    "OpenTelemetryStats",  # keywords that name attributes
+    "Processor",  # arguments of the function that they take
 }  # fmt: skip
 """Public names that take keywords by ``**``."""
 
 
 def test_no_public_name_hides_its_options() -> None:
     hidden = set()
-    for module in (torchdata_ais, pipes, store, writing, loaders, dataloader2, etl, index):
+    for module in (
+        torchdata_ais,
+        pipes,
+        store,
+        writing,
+        loaders,
+        dataloader2,
+        etl,
+        index,
+        integrations,
+        webdataset,
+    ):
         for name in module.__all__:
             public = getattr(module, name)
             if not callable(public) or getattr(public, "__module__", "").partition(".")[0] != "torchdata_ais":

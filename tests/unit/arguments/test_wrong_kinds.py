@@ -11,12 +11,11 @@ import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from PIL import Image
-from typing_extensions import Unpack
 
 import torchdata_ais as package
 from torchdata_ais import (
@@ -45,16 +44,12 @@ from torchdata_ais.observe.display import display_shard_images
 from torchdata_ais.testing import shard_bytes, write_shard
 
 
-class More(TypedDict, total=False):
-    size: int | None
-
-
 class Named:
     functional_name = "named"
 
     @checked
     def __init__(
-        self, count: int = 1, *rest: int, path: str | os.PathLike[str] = "", **more: Unpack[More]
+        self, count: int = 1, *rest: int, path: str | os.PathLike[str] = "", size: int | None = None
     ) -> None:
         self.count = count
 
@@ -181,7 +176,7 @@ CALLS: dict[str, tuple[Callable[[Ground], Any], str]] = {
     "contact_sheet(size=)": (lambda g: contact_sheet([{"jpg": np.zeros((3, 9, 9))}], size="3"), "size='3'"),
     "display_shard_images(objects=)": (lambda g: display_shard_images("http://h:1", "b", "s", objects=-1), "objects=-1"),
     "lint(require=5)": (lambda g: lint_shards(g.shard, require=5), "require=5"),
-    "as_node(5)": (lambda g: as_node(5), "as_node.pipe=5|pipe"),
+    "as_node(5)": (lambda g: as_node(5), "as_node.loader=5|loader"),
     "convert(target=5)": (lambda g: convert(str(g.folder), 5), "target=5"),
     "convert(processes=)": (lambda g: convert(g.shard, "o-%d.tar", processes="2"), "processes='2'"),
     "convert(progress=)": (lambda g: convert(g.shard, "o-%d.tar", progress=lambda: 1), "convert.progress=. calls"),

@@ -25,7 +25,7 @@ def test_a_sample_is_found_by_its_key(index: SampleIndex) -> None:
         assert index[key] == index[number]
     part = index.select([3, 40])
     assert [part["00003"].key, part["00040"].key] == ["00003", "00040"]
-    for missing in ("00004", "", "3"):
+    for missing in ("00004", "", "3", "\udce9"):
         with pytest.raises(KeyError):
             part[missing]
 
@@ -87,6 +87,7 @@ index = SampleIndex.open({place!r})
 chosen = index.select([1, 5, 31])
 assert [len(index), len(index.head(2)), len(index.sample(3)), len(chosen)] == [32, 2, 3, 3]
 assert (index[0].key, chosen[2].key, list(index.keys)[:1]) == ("0-00", "1-01", ["0-00"])
+assert (index["1-01"].start, chosen["1-01"].key) == (index[31].start, "1-01")
 assert SampleDataset(index)[31]["txt"] == b"x"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

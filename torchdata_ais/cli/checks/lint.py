@@ -30,7 +30,7 @@ from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamp
 from torchdata_ais.index.build import SampleIndex, ShardWatch
 from torchdata_ais.index.build.builder import IndexLocation
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
-from torchdata_ais.samples import dots_in_names
+from torchdata_ais.samples import Fields, dots_in_names
 from torchdata_ais.store import Cluster, StoreOptions, cluster_options, list_objects
 from torchdata_ais.urls import parse_url, redact
 
@@ -292,7 +292,7 @@ _Met = tuple[str, int, tuple[str, ...]]  # key, offset and fields of a sample
 
 @checked
 def lint_shards(
-    source: Any,
+    source: object,
     *,
     require: str | Sequence[str] = (),
     decode: bool = True,
@@ -383,14 +383,14 @@ def lint_shards(
     return found
 
 
-def sources(source: Any, options: StoreOptions) -> list[str]:
+def sources(source: object, options: StoreOptions) -> list[str]:
     """Return the URLs of the shards of one source or several."""
     several = source if isinstance(source, (list, tuple)) else [source]
     return [url for one in several for url in list_objects(one, options=options)]
 
 
 def _in_order(
-    function: Callable[[str], Any], urls: Iterable[str], jobs: int, stop: threading.Event
+    function: Callable[[str], object], urls: Iterable[str], jobs: int, stop: threading.Event
 ) -> Iterator[Any]:
     """Yield the results in order, `jobs` at a time.
 
@@ -399,7 +399,7 @@ def _in_order(
     slots = threading.Semaphore(jobs)
     window: deque[Future[Any]] = deque()
 
-    def work(future: Future[Any], url: str) -> None:
+    def work(future: Future[object], url: str) -> None:
         with slots:
             try:
                 future.set_result(None if stop.is_set() else function(url))
@@ -422,7 +422,7 @@ def _in_order(
 def _lint_one(
     url: str,
     require: tuple[str, ...],
-    codec: Callable[[dict[str, Any]], Any] | None,
+    codec: Callable[[Fields], object] | None,
     options: StoreOptions,
     stop: threading.Event,
     watch: ShardWatch | None,

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 from torchdata_ais.cli.checks.lint import LintReport, ShardReport, lacking
 from torchdata_ais.codecs import Decoder
 from torchdata_ais.errors import NEVER_SKIPPED, SampleError
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
+from torchdata_ais.samples import Fields
 from torchdata_ais.store import Cluster, StoreOptions, cluster_options
 
 
@@ -117,7 +117,7 @@ def reshard(
     return done
 
 
-def _samples(shard: ShardReport, done: Resharded, options: StoreOptions) -> Iterator[dict[str, Any]]:
+def _samples(shard: ShardReport, done: Resharded, options: StoreOptions) -> Iterator[Fields]:
     """Yield the whole samples of a shard, those with scattered keys last."""
 
     def counted(error: Exception) -> bool:
@@ -125,7 +125,7 @@ def _samples(shard: ShardReport, done: Resharded, options: StoreOptions) -> Iter
             done.left_out[type(error).__name__] += 1
         return True
 
-    parts: dict[str, list[dict[str, Any]]] = {}
+    parts: dict[str, list[Fields]] = {}
     members = AISFileLoader([shard.source], on_error=counted, cluster=options)
     for sample in TarSampleGrouper(members, adjacent="split", on_error=counted):
         if sample["__key__"] in shard.scattered:

@@ -88,7 +88,7 @@ class Speed:
 
 @checked
 def measure(
-    source: Any,
+    source: object,
     *,
     seconds: float = 3.0,
     workers: Iterable[int] = (0, 1, 2),
@@ -204,7 +204,7 @@ def _samples(urls: list[str], options: StoreOptions) -> Iterator[tuple[int, int]
         yield sum(len(value) for value in sample.values() if isinstance(value, bytes)), 1
 
 
-def _chain(urls: list[str], options: StoreOptions, image: str | None, spec: str, size: int) -> Any:
+def _chain(urls: list[str], options: StoreOptions, image: str | None, spec: str, size: int) -> object:
     """Return a pipe of batches; `_loader` counts their contents."""
     samples: Any = TarSampleGrouper(AISFileLoader(urls, cluster=options), require=[image] if image else ())
     if image is None:

@@ -26,7 +26,7 @@ class LocalQueue:
         self.name = name
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def put(self, item: Any, block: bool = True) -> None:  # noqa: ARG002 - it is never full
+    def put(self, item: object, block: bool = True) -> None:  # noqa: ARG002 - it is never full
         """Append an item."""
         self._items.put(item)
 

@@ -23,13 +23,13 @@ _END_S = 5.0
 class _Agreed:
     """The items of a rank, each as soon as every rank has one."""
 
-    def __init__(self, items: Iterable[Any], group: Any, size: int) -> None:
+    def __init__(self, items: Iterable[object], group: Any, size: int) -> None:
         self._items, self._group, self._size = items, group, size
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         items, rank = iter(self._items), dist.get_rank()
         while True:
-            item: Any = None
+            item: object = None
             error: BaseException | None = None
             have = 1
             try:
@@ -79,7 +79,7 @@ class FullSync(LookingAhead):
         LoaderError: torch.distributed is not initialised; another rank failed or is gone.
     """
 
-    _group: Any = None
+    _group: object = None
     _stays = ("_ahead", "_group")
 
     def __init__(self, datapipe: Any, timeout: float = 30 * 60) -> None:
@@ -178,7 +178,7 @@ class DistributedReadingService(ReadingServiceInterface):
             )
         self._timeout = timeout
         self._rank = 0
-        self._pipe: Any = None
+        self._pipe: object = None
         self._group: Any = None
 
     def initialize(self, datapipe: Any) -> Any:

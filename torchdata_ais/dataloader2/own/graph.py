@@ -6,14 +6,16 @@ A graph is the result of `traverse_dps`: ``{id(pipe): (pipe, graph of its source
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.pipes.base.pickle_check import Pickled, dumped, loaded
 from torchdata_ais.pipes.base.torch_pipes import IterDataPipe, ShardingFilter, pipes_in, traverse_dps
 
-Graph = dict[int, tuple[Any, Any]]
+_T = TypeVar("_T")
+
+Graph = dict[int, tuple[Any, "Graph"]]
 
 
 def each_pipe(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[Any, Graph]]:
@@ -59,7 +61,7 @@ def graph_of(pipe: Any, graph: Graph) -> Graph:
     return traverse_dps(pipe)
 
 
-def list_dps(graph: Graph, exclude_dps: Any | Sequence[Any] | None = None) -> list[Any]:
+def list_dps(graph: Graph, exclude_dps: object = None) -> list[Any]:
     """Return every pipe of `graph` once, breadth first from the last one.
 
     Args:
@@ -80,7 +82,7 @@ def list_dps(graph: Graph, exclude_dps: Any | Sequence[Any] | None = None) -> li
     return [pipe for pipe in pipes_in(graph) if id(pipe) not in left_out]
 
 
-def replace_dp(graph: Graph, old_datapipe: Any, new_datapipe: Any) -> Graph:
+def replace_dp(graph: Graph, old_datapipe: object, new_datapipe: Any) -> Graph:
     """Make all readers of the old pipe read the new one, in place.
 
     Returns the new graph. The new pipe may itself read from the old one.
@@ -131,14 +133,14 @@ def remove_dp(graph: Graph, datapipe: Any) -> Graph:
     return replace_dp(graph, datapipe, source)
 
 
-def _reconnect(reader: Any, old: Any, new: Any) -> None:
+def _reconnect(reader: object, old: object, new: object) -> None:
     for name, value in list(vars(reader).items()):
         other = _exchanged(value, old, new)
         if other is not value:
             setattr(reader, name, other)
 
 
-def _exchanged(value: Any, old: Any, new: Any) -> Any:
+def _exchanged(value: object, old: object, new: object) -> Any:
     """Replace `old` by `new` in nested collections; return the result.
 
     Collections that can be changed are changed in place.
@@ -160,7 +162,7 @@ def _exchanged(value: Any, old: Any, new: Any) -> Any:
     return value
 
 
-def _sources_first(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[int, Any, Graph]]:
+def _sources_first(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[int, object, Graph]]:
     """Yield every pipe of `graph`, numbered, with the graph of its sources.
 
     Each pipe comes once, after its sources.
@@ -194,7 +196,7 @@ def find_replicable_branches(graph: Graph) -> list[Any]:
     ]
 
 
-def find_dispatched(graph: Graph, dispatcher: type[Any]) -> Any | None:
+def find_dispatched(graph: Graph, dispatcher: type[Any]) -> Any:
     """Return the last pipe of the part that one process runs for all workers.
 
     It covers every `dispatcher` of `graph`. None without such a pipe. Where several paths have one, it is the pipe at
@@ -228,39 +230,40 @@ class _Carrier(IterDataPipe[Any]):
         super().__init__()
         self._pipe = pipe
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         yield from self._pipe
 
     def __len__(self) -> int:
         return len(self._pipe)
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> object:
         return dumped(self._pipe)
 
     def __setstate__(self, state: Pickled) -> None:
         self._pipe = loaded(state)
 
 
-def attach_wrapper(pipe: Any) -> Any:
+def attach_wrapper(pipe: object) -> Any:
     """Return `pipe` in a carrier, which pickles if it can be done at all."""
     return pipe if isinstance(pipe, _Carrier) else _Carrier(pipe)
 
 
-def extract_wrapper(pipe: Any) -> Any:
+def extract_wrapper(pipe: object) -> Any:
     """Return the pipe out of its carrier."""
     return pipe._pipe if isinstance(pipe, _Carrier) else pipe
 
 
-def clone(item: Any) -> Any:
+def clone(item: _T) -> _T:
     """Return a copy of a pipe or a service.
 
     Raises:
         UsageError: It holds a value that cannot be pickled, such as a lambda where dill is not installed.
     """
-    return loaded(dumped(item))
+    copied: _T = loaded(dumped(item))
+    return copied
 
 
-def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: Any, distributed_shared: bool) -> None:
+def set_datapipes_seed(datapipes: Iterable[object], seed_generator: Any, distributed_shared: bool) -> None:
     """Seed each of these pipes that has a method ``set_seed``.
 
     The seeds are those of all processes, or of this worker.
@@ -280,7 +283,7 @@ def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: Any, distribute
             pipe.set_seed(draw())
 
 
-def set_graph_random_seed(datapipe: Any, seed_generator: Any) -> Any:
+def set_graph_random_seed(datapipe: Any, seed_generator: object) -> Any:
     """Seed all pipes of the graph: shared seeds before a sharding filter.
 
     The other pipes get seeds of this worker. So all workers shuffle the data equally before they share it out, and

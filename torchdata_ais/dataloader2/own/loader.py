@@ -29,7 +29,7 @@ class Adapter(ABC):
     """Base of adapters: functions of a pipe that return a pipe."""
 
     @abstractmethod
-    def __call__(self, datapipe: Any) -> Any:
+    def __call__(self, datapipe: object) -> Any:
         """Return the pipe to run."""
 
 
@@ -255,7 +255,7 @@ class DataLoader2(Generic[T_co]):
         self._seed_generator = SeedGenerator()
         self._initial_seed_generator = clone(self._seed_generator)
 
-    def _adapt(self, pipe: Any) -> Any:
+    def _adapt(self, pipe: object) -> Any:
         if pipe is not None:
             for function in self.datapipe_adapter_fns or ():
                 pipe = function(pipe)
@@ -289,7 +289,7 @@ class DataLoader2(Generic[T_co]):
                 self.datapipe = reset(self.datapipe)
         self._datapipe_iter = iter(self.datapipe)
 
-    def _initialized(self, service: Any) -> Any:
+    def _initialized(self, service: Any) -> object:
         if self.reading_service_state is None:
             return service.initialize(self.datapipe)
         if not isinstance(service, CheckpointableReadingServiceInterface):
@@ -421,7 +421,7 @@ class DataLoader2(Generic[T_co]):
         if self._can("_limit"):
             self._apply(self.reading_service._limit(num_batches), num_batches)
 
-    def _apply(self, function: Any, *arguments: Any) -> None:
+    def _apply(self, function: Any, *arguments: object) -> None:
         if function is not None:
             self.datapipe = function(self.datapipe, *arguments)
 

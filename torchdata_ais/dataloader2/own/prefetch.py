@@ -33,7 +33,7 @@ class LookAhead:
     """
 
     def __init__(
-        self, items: Iterable[Any], size: int, keeps_full: bool = False, name: str = "prefetch"
+        self, items: Iterable[object], size: int, keeps_full: bool = False, name: str = "prefetch"
     ) -> None:
         self._items = items
         self._size = size
@@ -205,12 +205,12 @@ class Prefetcher(LookingAhead):
         self.source_datapipe = source_datapipe
         self.buffer_size = buffer_size
 
-    def _taken(self) -> Iterable[Any]:
+    def _taken(self) -> Iterable[object]:
         """Yield the items for the thread.
 
         Does not refer to `self`, which would keep a forgotten pipe alive.
         """
-        source: Iterable[Any] = self.source_datapipe
+        source: Iterable[object] = self.source_datapipe
         return source
 
     def __iter__(self) -> Iterator[Any]:
@@ -245,7 +245,7 @@ class Prefetcher(LookingAhead):
         self.shutdown()
 
 
-def pin_memory_fn(data: Any, device: Any = None) -> Any:
+def pin_memory_fn(data: object, device: object = None) -> Any:
     """Return `data` with its tensors in page-locked memory.
 
     Other values with a method ``pin_memory`` are pinned, too.
@@ -261,7 +261,7 @@ def pin_memory_fn(data: Any, device: Any = None) -> Any:
     return data
 
 
-def made_like(data: Any, values: Any) -> Any:
+def made_like(data: Any, values: object) -> Any:
     """Return `values` in the type of `data`, or as they are.
 
     The latter if such a type cannot be made from them.
@@ -291,9 +291,9 @@ class PinMemory(Prefetcher):
 
     def __init__(
         self,
-        source_datapipe: Any,
-        device: Any = None,
-        pin_memory_fn: Callable[[Any, Any], Any] = pin_memory_fn,
+        source_datapipe: object,
+        device: object = None,
+        pin_memory_fn: Callable[[Any, Any], object] = pin_memory_fn,
     ) -> None:
         if not torch.cuda.is_available():
             raise UsageError.at("pin_memory needs a GPU, and torch sees none", todo="leave .pin_memory() out")
@@ -305,7 +305,7 @@ class PinMemory(Prefetcher):
         """Return False: no worker process is to start CUDA."""
         return False
 
-    def _taken(self) -> Iterable[Any]:
+    def _taken(self) -> Iterable[object]:
         return _Pinned(self.source_datapipe, self.pin_memory_fn, self.device)
 
 
@@ -313,7 +313,7 @@ class _Pinned:
     def __init__(self, items: Any, pin: Callable[[Any, Any], Any], device: Any) -> None:
         self._items, self._pin, self._device = items, pin, device
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         torch.cuda.set_device(self._device)  # of this thread
         for item in self._items:
             yield self._pin(item, self._device)
@@ -329,14 +329,14 @@ class _Resumes(Protocol):
     def resume(self) -> None: ...
 
 
-def pause(pipe: Any, unless: Callable[[Any], bool] = lambda _: False) -> None:
+def pause(pipe: object, unless: Callable[[Any], bool] = lambda _: False) -> None:
     """Pause the pipes that can pause, those nearest to the end first."""
     for part in all_pipes(pipe) if pipe is not None else ():
         if isinstance(part, _Pauses) and not unless(part):
             part.pause()
 
 
-def resume(pipe: Any) -> None:
+def resume(pipe: object) -> None:
     """Resume them, the sources first."""
     for part in reversed(all_pipes(pipe) if pipe is not None else []):
         if isinstance(part, _Resumes):

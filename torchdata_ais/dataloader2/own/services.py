@@ -38,7 +38,7 @@ class ReadingServiceInterface(ABC):
     """
 
     @abstractmethod
-    def initialize(self, datapipe: Any) -> Any:
+    def initialize(self, datapipe: object) -> Any:
         """Return the pipe for the main process; called once, before epoch 0."""
 
     def finalize(self) -> None:  # noqa: B027 - who starts nothing has nothing to end
@@ -49,7 +49,7 @@ class ReadingServiceInterface(ABC):
 
     def initialize_iteration(
         self,
-        seed_generator: Any,  # noqa: ARG002 - for those who override it
+        seed_generator: object,  # noqa: ARG002 - for those who override it
         iter_reset_fn: ResetFunction | None = None,  # noqa: ARG002
     ) -> ResetFunction | None:
         """Start an epoch.
@@ -81,7 +81,7 @@ class CheckpointableReadingServiceInterface(ReadingServiceInterface):
         """Return the state, for `DataLoader2.state_dict`."""
 
     @abstractmethod
-    def restore(self, datapipe: Any, serialized_state: bytes) -> Any:
+    def restore(self, datapipe: object, serialized_state: bytes) -> Any:
         """Return the pipe to iterate, resumed at `serialized_state`.
 
         Called in place of `initialize`.
@@ -113,13 +113,13 @@ class InProcessReadingService(ReadingServiceInterface):
     def __init__(
         self,
         prefetch_cnt: int = 0,
-        init_fn: Callable[[Any, WorkerInfo], Any] | None = None,
-        reset_fn: Callable[[Any, WorkerInfo, Any], Any] | None = None,
+        init_fn: Callable[[Any, WorkerInfo], object] | None = None,
+        reset_fn: Callable[[Any, WorkerInfo, Any], object] | None = None,
     ) -> None:
         self._prefetch_cnt = prefetch_cnt
         self._init_fn = init_fn
         self._reset_fn = reset_fn
-        self._end_datapipe: Any = None
+        self._end_datapipe: object = None
 
     def initialize(self, datapipe: Any) -> Any:
         """Return the pipe, made by `init_fn`, with a prefetching thread if needed."""
@@ -140,7 +140,7 @@ class InProcessReadingService(ReadingServiceInterface):
         if iter_reset_fn is None and self._reset_fn is None:
             return None
 
-        def reset(pipe: Any) -> Any:
+        def reset(pipe: object) -> Any:
             if iter_reset_fn is not None:
                 pipe = iter_reset_fn(pipe)
             if self._reset_fn is not None:
@@ -173,7 +173,7 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
     def __init__(self, *reading_services: ReadingServiceInterface) -> None:
         self.reading_services = reading_services
 
-    def initialize(self, datapipe: Any) -> Any:
+    def initialize(self, datapipe: object) -> Any:
         """Return the pipe of the last service."""
         for service in self.reading_services:
             datapipe = service.initialize(datapipe)
@@ -185,7 +185,7 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
             service.finalize()
 
     def initialize_iteration(
-        self, seed_generator: Any, iter_reset_fn: ResetFunction | None = None
+        self, seed_generator: object, iter_reset_fn: ResetFunction | None = None
     ) -> ResetFunction | None:
         """Start an epoch of each; each gets the result of the previous one."""
         for service in self.reading_services:
@@ -210,7 +210,7 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
                 warnings.warn(f"{type(service).__name__} has no checkpoint: it begins anew", stacklevel=2)
         return msgspec.msgpack.encode(states)
 
-    def restore(self, datapipe: Any, serialized_state: bytes) -> Any:
+    def restore(self, datapipe: object, serialized_state: bytes) -> Any:
         """Return the pipe, with each service resumed at its state."""
         states = msgspec.msgpack.decode(serialized_state, type=list[bytes])
         for service, state in zip(self.reading_services, states, strict=True):
@@ -231,8 +231,8 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
         return self._told("_limit", limit_fn, num_batches)
 
     def _told(
-        self, order: str, function: Callable[..., Any] | None, *arguments: Any
-    ) -> Callable[..., Any] | None:
+        self, order: str, function: Callable[..., object] | None, *arguments: object
+    ) -> Callable[..., object] | None:
         """Call a method of each that has it, with the result of the previous one."""
         for service in self.reading_services:
             if hasattr(service, order):

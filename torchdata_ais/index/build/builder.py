@@ -46,7 +46,7 @@ class IndexLocation:
         options: How the shards are reached.
     """
 
-    def __init__(self, sources: Any, options: StoreOptions) -> None:
+    def __init__(self, sources: object, options: StoreOptions) -> None:
         only = sources[0] if isinstance(sources, list | tuple) and len(sources) == 1 else sources
         self._source = os.fspath(only) if isinstance(only, str | os.PathLike) else None
         self._options = options
@@ -105,8 +105,9 @@ _CHECKPOINT_S = 60.0
 logger = logging.getLogger("torchdata_ais")
 
 
+# One loop with many branches: each of the optional parts (a folder, progress) hooks into the same pass.
 def build_stored(
-    sources: Any, how: Indexing, where: str | os.PathLike[str] | None, previous: IndexedSamples | None
+    sources: object, how: Indexing, where: str | os.PathLike[str] | None, previous: IndexedSamples | None
 ) -> tuple[StoredIndex, str | None]:
     """Return the stored index of the samples of shards, and its folder.
 
@@ -119,8 +120,7 @@ def build_stored(
     if where is not None and os.fspath(where) == location.place:
         location.refuse_part()
     folder = MemoryFolder() if where is None else folder_at(where, how.options)
-    before = [] if previous is None else [previous]
-    before += [] if where is None else _standing(folder)
+    before = [one for one in (previous, *_standing(folder)) if one is not None]
     known = _known(urls, before, proven=how.method == "read")
     writer = IndexWriter(folder, list(dict.fromkeys(name for index in before for name in index.columns)))
     saved = time.monotonic()

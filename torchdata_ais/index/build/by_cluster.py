@@ -92,7 +92,7 @@ def run_index_job(bucket: str, prefix: str, options: StoreOptions, progress: OnP
         return "; ".join(dict.fromkeys(errors))
 
 
-def _start(client: Any, bucket: str, prefix: str, options: StoreOptions) -> str:
+def _start(client: object, bucket: str, prefix: str, options: StoreOptions) -> str:
     value = {"prefix": prefix, "num-workers": 0, "skip-verify": False}
 
     def start() -> str:
@@ -117,7 +117,7 @@ def _start(client: Any, bucket: str, prefix: str, options: StoreOptions) -> str:
         ) from error
 
 
-def _asked(client: Any, job_id: str, what: str, options: StoreOptions) -> Any:
+def _asked(client: object, job_id: str, what: str, options: StoreOptions) -> Any:
     """Return the cluster's answer about the job."""
     asked = {"path": "cluster", "params": {"what": what}, "json": {"id": job_id, "kind": _KIND}}
     return call(lambda: send_by(client, "GET", **asked).json(), options, f"job {job_id}", options.endpoint)

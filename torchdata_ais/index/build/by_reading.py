@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import xxhash
 
@@ -385,7 +385,7 @@ class Indexing(NamedTuple):
     progress: OnProgress | None = None
 
 
-def listed_shards(sources: Any, options: StoreOptions) -> list[ObjectURL]:
+def listed_shards(sources: object, options: StoreOptions) -> list[ObjectURL]:
     """Return the shards of sources with size, and checksum or version.
 
     They have these as far as they are known.

@@ -69,7 +69,7 @@ def energon_info_at(where: str, options: StoreOptions) -> str | None:
 
 
 def open_foreign(
-    where: str, shards: Any, options: StoreOptions, *, places: ShardPlaces, processes: int = 0
+    where: str, shards: object, options: StoreOptions, *, places: ShardPlaces, processes: int = 0
 ) -> StoredIndex:
     """Return the samples of another tool's index as an index in memory.
 
@@ -102,7 +102,7 @@ def open_foreign(
     return StoredIndex(folder)
 
 
-def _claims_at(where: str, shards: Any, options: StoreOptions, places: ShardPlaces) -> list[Claim]:
+def _claims_at(where: str, shards: object, options: StoreOptions, places: ShardPlaces) -> list[Claim]:
     if where.endswith(".json"):
         if shards is not None:
             raise UsageError.at("shards= beside an index that names its shards", todo="leave shards= out")

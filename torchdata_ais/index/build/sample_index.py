@@ -89,7 +89,7 @@ def _looked_at(name: str, options: StoreOptions) -> Found:
         return error
 
 
-def _difference(stored: StoredIndex, number: int, rows: Any, found: Found) -> Difference | None:
+def _difference(stored: StoredIndex, number: int, rows: object, found: Found) -> Difference | None:
     row = stored.shard(number)
     if isinstance(found, NotFoundError):
         return "it is not there any more", None
@@ -165,7 +165,7 @@ class SampleIndex(IndexedSamples):
     @checked
     def build(
         cls,
-        sources: Any,
+        sources: object,
         *,
         method: Method = "read",
         processes: int = 0,
@@ -220,7 +220,7 @@ class SampleIndex(IndexedSamples):
         cls,
         where: str | os.PathLike[str],
         *,
-        shards: Any = None,
+        shards: object = None,
         shards_from: ShardsFrom = None,
         processes: int = 0,
         index_dir: str | os.PathLike[str] | None = None,

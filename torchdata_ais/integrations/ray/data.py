@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from torchdata_ais.codecs.encoder import EncoderSpec
 from torchdata_ais.errors import MissingLibraryError, UsageError
 from torchdata_ais.index import (
     IndexedSamples,
@@ -62,7 +63,7 @@ class _SampleDatasource(Datasource):
         self,
         parallelism: int,
         per_task_row_limit: int | None = None,  # noqa: ARG002 - Ray cuts by itself
-        data_context: Any = None,  # noqa: ARG002
+        data_context: object = None,  # noqa: ARG002
     ) -> list[ReadTask]:
         """Return tasks of neighbouring samples or shards."""
         from ray.data.block import BlockMetadata
@@ -106,7 +107,7 @@ class ShardDatasource(_SampleDatasource):
         2400
     """
 
-    def __init__(self, source: Any, *, cluster: Cluster = None, fields: Fields = None) -> None:
+    def __init__(self, source: object, *, cluster: Cluster = None, fields: Fields = None) -> None:
         super().__init__(cluster, fields)
         several = [source] if isinstance(source, str) or not isinstance(source, Sequence) else source
         is_remote = any(not isinstance(one, str) or parse_url(one).kind == "object" for one in several)
@@ -178,7 +179,7 @@ def check_ray() -> None:
         raise MissingLibraryError.at("Ray Data is not installed", todo='install it: pip install "ray[data]"')
 
 
-def _cut(items: Sequence[Any], parts: int) -> Iterator[Any]:
+def _cut(items: Sequence[object], parts: int) -> Iterator[Any]:
     """Yield runs of consecutive items, at most so many, none of them empty."""
     count = max(1, min(parts, len(items)))
     return (items[len(items) * part // count : len(items) * (part + 1) // count] for part in range(count))
@@ -189,14 +190,14 @@ def _sum(sizes: Iterable[int | None]) -> int | None:
     return None if None in known else sum(size or 0 for size in known)
 
 
-def _of_shards(shards: Sequence[ObjectURL], options: StoreOptions) -> Iterator[Any]:
+def _of_shards(shards: Sequence[ObjectURL], options: StoreOptions) -> Iterator[object]:
     from torchdata_ais.pipes import AISFileLoader
 
     samples: Any = AISFileLoader(list(shards), cluster=options).group_samples()
     return iter(samples)
 
 
-def _of_index(index: IndexedSamples, numbers: range, options: StoreOptions | None) -> Iterator[Any]:
+def _of_index(index: IndexedSamples, numbers: range, options: StoreOptions | None) -> Iterator[object]:
     from torchdata_ais.pipes import AISSampleReader
 
     return iter(AISSampleReader(index, positions=list(numbers), cluster=options))
@@ -284,7 +285,7 @@ class ShardDatasink(Datasink):
         group: str = "bigdata",
         mode: int = 0o0444,
         mtime: float | None = None,
-        encoder: bool | Mapping[str, Callable[[Any], Any]] | Callable[..., Any] | None = True,
+        encoder: EncoderSpec = True,
         keep_meta: bool = False,
         allow_pickle: bool = False,
         quality: int = 100,
@@ -320,11 +321,11 @@ class ShardDatasink(Datasink):
         """Least data that Ray brings to a task at once."""
         return self._maxsize
 
-    def on_write_start(self, *_: Any) -> None:
+    def on_write_start(self, *_: object) -> None:
         """Look whether the names are free."""
         prepare(self._pattern, lambda: self._options, new=not self._overwrite)
 
-    def write(self, blocks: Iterable[Any], ctx: Any) -> Written:
+    def write(self, blocks: Iterable[object], ctx: Any) -> Written:
         """Write the rows of some blocks, and return data of the shards."""
         made = CollectedIndex() if self._where else None
         with self._writer(ctx.task_idx, made) as shards:
@@ -364,7 +365,7 @@ class ShardDatasink(Datasink):
             **self._named,
         )
 
-    def _sample(self, row: Mapping[str, Any], number: str) -> dict[str, Any]:
+    def _sample(self, row: Mapping[str, object], number: str) -> dict[str, Any]:
         key = row.get(self._key)
         sample = {
             name: value
@@ -389,7 +390,7 @@ class CollectedIndex:
         """Do nothing: the process that began the writing stores all at once."""
 
 
-def _rows(blocks: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+def _rows(blocks: Iterable[object]) -> Iterator[Mapping[str, object]]:
     from ray.data.block import BlockAccessor
 
     for block in blocks:

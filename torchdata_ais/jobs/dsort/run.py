@@ -186,7 +186,7 @@ class DsortResult:
 @checked
 def run_dsort(
     cluster: Cluster,
-    spec: DsortSpec | Mapping[str, Any] | str | Path,
+    spec: DsortSpec | Mapping[str, object] | str | Path,
     *,
     check: bool = False,
     overwrite: bool = False,
@@ -329,7 +329,7 @@ def _stored(
         delete_object(place.uri, options, missing_ok=True)
 
 
-def _start(client: Any, wanted: dict[str, Any], options: StoreOptions) -> str:
+def _start(client: object, wanted: dict[str, Any], options: StoreOptions) -> str:
     """Start the job. Not repeated after a lost answer.
 
     Two jobs would write the same shards.

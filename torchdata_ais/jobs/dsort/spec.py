@@ -22,7 +22,7 @@ _CONTENT = ("int", "float", "string")
 
 
 @checked
-def translate_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+def translate_spec(spec: Mapping[str, object]) -> dict[str, Any]:
     """Return a JSON specification in the words of the server.
 
     ``extension`` and ``bck`` become ``input_extension`` and ``input_bck``, a text as ``input_format`` becomes a

@@ -33,7 +33,7 @@ _PAYLOAD_BYTES = 120_000  # Linux passes no more than 128 KiB in one environment
 def ensure_etl(
     cluster: Cluster,
     name: str,
-    server: Any,
+    server: object,
     *,
     replace_other: bool = False,
     dependencies: Sequence[str] = (),
@@ -152,7 +152,7 @@ def etl_logs(cluster: Cluster, name: str, lines: int = 40) -> str:
         return logs_of(client, options, name, lines)
 
 
-def logs_of(client: Any, options: StoreOptions, name: str, lines: int) -> str:
+def logs_of(client: object, options: StoreOptions, name: str, lines: int) -> str:
     """See `etl_logs`."""
     etl = _named(client, name)
 
@@ -196,7 +196,7 @@ def _delete(etl: Any, options: StoreOptions) -> None:
         call(etl.delete, options, f"removal of {etl.name}", options.endpoint, answer_timeout=_CHANGE_S)
 
 
-def _check_payload(server: Any) -> None:
+def _check_payload(server: object) -> None:
     try:
         size = len(etl_payload(server))
     except Exception as error:
@@ -228,7 +228,7 @@ def _seconds_to_start(arguments: dict[str, Any]) -> float:
     return seconds["init_timeout"]
 
 
-def _create(etl: Any, server: Any, options: StoreOptions, **arguments: Any) -> None:
+def _create(etl: Any, server: object, options: StoreOptions, **arguments: object) -> None:
     """Make the transform. Not repeated.
 
     A second request would find the result of the first.
@@ -272,8 +272,8 @@ class TransformResult:
 def transform_bucket(
     cluster: Cluster,
     etl_name: str,
-    source: Any,
-    target: Any,
+    source: object,
+    target: object,
     *,
     ext: Mapping[str, str] | None = None,
     on_error: Literal["raise", "skip"] = "raise",
@@ -397,7 +397,7 @@ def _errors(client: Any, etl_name: str, job_id: str, options: StoreOptions) -> d
 
 
 def _with_log(
-    error: JobError, client: Any, options: StoreOptions, etl_name: str, errors: dict[str, str]
+    error: JobError, client: object, options: StoreOptions, etl_name: str, errors: dict[str, str]
 ) -> JobError:
     """Return the error with the first failed objects and the end of the log."""
     parts = [str(error.sentences)]

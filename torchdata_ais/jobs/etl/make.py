@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, overload
+from typing import Any
 
 import xxhash
 
+from torchdata_ais.codecs import MAX_PIXELS, Crop, Decoder
+from torchdata_ais.codecs.handlers import MAX_GZ_BYTES, Handler
+from torchdata_ais.codecs.image import SixteenBit
+from torchdata_ais.codecs.resize import Size
 from torchdata_ais.errors import UsageError
-from torchdata_ais.jobs.etl.transform import ShardTransform
-
-
-@overload
-def shard_etl(function: Callable[..., Any]) -> type[Any]: ...
-@overload
-def shard_etl(
-    *, decode: str | Sequence[Any] | None = None, quality: int = 100, keep_meta: bool = False, **decoder: Any
-) -> Callable[[Callable[..., Any]], type[Any]]: ...
+from torchdata_ais.jobs.etl.transform import ShardTransform, Specs, decoder_specs
 
 
 def shard_etl(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., object] | None = None,
     *,
-    decode: str | Sequence[Any] | None = None,
+    decode: Specs | None = None,
     quality: int = 100,
     keep_meta: bool = False,
-    **decoder: Any,
+    only: Iterable[str] | str | None = None,
+    partial: bool = False,
+    pre: Handler | Iterable[Handler] | None = None,
+    post: Handler | Iterable[Handler] | None = None,
+    size: int | Size | None = None,
+    shorter: int | None = None,
+    allow_pickle: bool = False,
+    sixteen_bit: SixteenBit = "clip",
+    exif: bool = False,
+    max_gz_bytes: int = MAX_GZ_BYTES,
+    max_pixels: int = MAX_PIXELS,
+    crop: Crop | None = None,
+    random_resized_crop: int | Size | None = None,
+    scale: tuple[float, float] | None = None,
+    ratio: tuple[float, float] | None = None,
+    flip: float | None = None,
+    center_crop: int | Size | None = None,
+    resize_crop: tuple[int, int | Size] | None = None,
+    frames: int | None = None,
+    seconds: tuple[float, float] | None = None,
+    every: int = 1,
 ) -> Any:
     """Return an ETL server class that applies a function to each sample.
 
@@ -47,7 +63,27 @@ def shard_etl(
             them bytes. Values other than bytes are encoded by the endings of their fields afterwards.
         quality: For JPEG and WebP, 1 to 100.
         keep_meta: Whether fields that begin with ``_`` are stored, too.
-        **decoder: Further arguments of ``.decode(...)``: ``size=224``, ``only="jpg"``, ...
+        only: As in `torchdata_ais.Decoder`.
+        partial: As in `torchdata_ais.Decoder`.
+        pre: As in `torchdata_ais.Decoder`.
+        post: As in `torchdata_ais.Decoder`.
+        size: As in `torchdata_ais.Decoder`.
+        shorter: As in `torchdata_ais.Decoder`.
+        allow_pickle: As in `torchdata_ais.Decoder`.
+        sixteen_bit: As in `torchdata_ais.Decoder`.
+        exif: As in `torchdata_ais.Decoder`.
+        max_gz_bytes: As in `torchdata_ais.Decoder`.
+        max_pixels: As in `torchdata_ais.Decoder`.
+        crop: As in `torchdata_ais.Decoder`.
+        random_resized_crop: As in `torchdata_ais.Decoder`.
+        scale: As in `torchdata_ais.Decoder`.
+        ratio: As in `torchdata_ais.Decoder`.
+        flip: As in `torchdata_ais.Decoder`.
+        center_crop: As in `torchdata_ais.Decoder`.
+        resize_crop: As in `torchdata_ais.Decoder`.
+        frames: As in `torchdata_ais.Decoder`.
+        seconds: As in `torchdata_ais.Decoder`.
+        every: As in `torchdata_ais.Decoder`.
 
     Raises:
         UsageError: Not a function, or one with other parameters.
@@ -59,11 +95,43 @@ def shard_etl(
         >>> shout.__name__, shout.__mro__[1].__name__
         ('shout', 'ShardServer')
     """
-    if function is None:
-        return partial(shard_etl, decode=decode, quality=quality, keep_meta=keep_meta, **decoder)
-    from torchdata_ais.codecs import Decoder
+    options = {
+        "only": only,
+        "partial": partial,
+        "pre": pre,
+        "post": post,
+        "size": size,
+        "shorter": shorter,
+        "allow_pickle": allow_pickle,
+        "sixteen_bit": sixteen_bit,
+        "exif": exif,
+        "max_gz_bytes": max_gz_bytes,
+        "max_pixels": max_pixels,
+        "crop": crop,
+        "random_resized_crop": random_resized_crop,
+        "scale": scale,
+        "ratio": ratio,
+        "flip": flip,
+        "center_crop": center_crop,
+        "resize_crop": resize_crop,
+        "frames": frames,
+        "seconds": seconds,
+        "every": every,
+    }
+    defaults = inspect.signature(Decoder).parameters
+    decoder = {name: value for name, value in options.items() if value != defaults[name].default}
+    packer = {"quality": quality, "keep_meta": keep_meta}
+    make = functools.partial(_server, decode=decode, decoder=decoder, packer=packer)
+    return make if function is None else make(function)
+
+
+def _server(
+    function: Callable[..., object],
+    decode: Specs | None,
+    decoder: dict[str, Any],
+    packer: dict[str, Any],
+) -> type[object]:
     from torchdata_ais.jobs.etl.server import ShardServer
-    from torchdata_ais.jobs.etl.transform import decoder_specs
 
     if not callable(function):
         raise UsageError.at(
@@ -76,7 +144,7 @@ def shard_etl(
         raise UsageError.at(
             f"{'=, '.join(decoder)}= without decode=", todo='pass decode="pil" or the like, too'
         )
-    transform = _Travelling(function, decode, decoder, {"quality": quality, "keep_meta": keep_meta})
+    transform = _Travelling(function, decode, decoder, packer)
 
     class Server(ShardServer):
         shard_transform = transform
@@ -92,7 +160,7 @@ class _Travelling(ShardTransform):
     So is the code of the user's own modules.
     """
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
         with ExitStack() as stack:
@@ -124,7 +192,7 @@ def _is_own(module: ModuleType) -> bool:
     return not any(path.is_relative_to(place) for place in installed)
 
 
-def _check_parameters(function: Callable[..., Any]) -> None:
+def _check_parameters(function: Callable[..., object]) -> None:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of functions written in C

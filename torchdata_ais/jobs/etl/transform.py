@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchdata_ais.codecs import Decoder
+from torchdata_ais.codecs.decoder import SpecName
+from torchdata_ais.codecs.handlers import Handler
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, DuplicateFieldError, SampleError, UsageError
 from torchdata_ais.reading.runs import whole_runs, whole_samples
+from torchdata_ais.samples import Fields
 from torchdata_ais.tar import TarReader, archive_size, decompress
 from torchdata_ais.writing.packing import SamplePacker
 from torchdata_ais.writing.targets import compression_for, new_compressor
 
 _BLOCK_BYTES = 256 << 10
 _MAX_SAMPLE_BYTES = 1 << 30  # as for load_tar
+
+
+Specs = SpecName | Handler | list[SpecName | Handler] | tuple[SpecName | Handler, ...]
+"""Specifications for `torchdata_ais.Decoder`, one or several."""
 
 
 class TransformError(SampleError):
@@ -51,11 +58,11 @@ class ShardTransform:
     """
 
     function: Callable[..., Any]
-    decode: str | Sequence[Any] | None = None
+    decode: Specs | None = None
     decoder: Mapping[str, Any] = field(default_factory=dict)
     packer: Mapping[str, Any] = field(default_factory=dict)
 
-    def blocks(self, shard: Iterable[bytes], url: str, args: Any = "") -> Iterator[bytes]:
+    def blocks(self, shard: Iterable[bytes], url: str, args: object = "") -> Iterator[bytes]:
         """Yield the new shard, compressed by the ending of the old one's name.
 
         Args:
@@ -81,7 +88,7 @@ class ShardTransform:
             pending += compressor.flush()
         yield bytes(pending)
 
-    def _members(self, shard: Iterable[bytes], url: str, args: Any) -> Iterator[Any]:
+    def _members(self, shard: Iterable[bytes], url: str, args: object) -> Iterator[Any]:
         pack = SamplePacker(**self.packer)
         decode = None if self.decode is None else Decoder(*decoder_specs(self.decode), **self.decoder)
         more = {"args": args} if takes_args(self.function) else {}
@@ -104,7 +111,7 @@ class ShardTransform:
                 yield from packed.blocks
         yield bytes(archive_size(size) - size)
 
-    def _results(self, sample: Any, more: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _results(self, sample: Any, more: Fields) -> Iterator[Fields]:
         """Yield the function's results for a sample."""
         key, url = sample["__key__"], sample["__url__"]
         name = getattr(self.function, "__name__", "the function")
@@ -147,10 +154,10 @@ def parse_args(text: str) -> Any:
         return text
 
 
-def decoder_specs(decode: str | Sequence[Any]) -> tuple[Any, ...]:
+def decoder_specs(decode: Specs) -> tuple[SpecName | Handler, ...]:
     """Return one specification or several as a tuple."""
-    if isinstance(decode, str) or callable(decode):
-        return (decode,)
-    if not isinstance(decode, Sequence):
+    if isinstance(decode, list | tuple):
+        return tuple(decode)
+    if not isinstance(decode, str) and not callable(decode):
         raise UsageError.at(f"decode={decode!r}", todo='pass a specification such as "pil", or several')
-    return tuple(decode)
+    return (decode,)

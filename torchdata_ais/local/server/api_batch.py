@@ -12,7 +12,6 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -225,9 +224,9 @@ def _multipart(call: Call, parts: list[_Part], archive: Iterator[bytes]) -> Repl
     return Reply(200, {"Content-Type": f"multipart/mixed; boundary={boundary}"}, body())
 
 
-def _described(part: _Part) -> dict[str, Any]:
+def _described(part: _Part) -> dict[str, object]:
     asked = part.request
-    out: dict[str, Any] = {"objname": asked.objname}
+    out: dict[str, object] = {"objname": asked.objname}
     if asked.archpath:
         out["archpath"] = asked.archpath
     out |= {"bucket": part.bucket, "provider": "ais"}

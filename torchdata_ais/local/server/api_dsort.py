@@ -88,12 +88,7 @@ def parse_spec(call: Call) -> Spec:
     if not size:
         raise not_implemented("dsort without output_shard_size")
     algorithm = spec["algorithm"] or Algorithm()
-    if (algorithm.kind or "") not in KINDS:
-        raise _bad("algorithm", f"invalid algorithm, expecting one of: {list(KINDS)}")
-    if algorithm.kind == "content" and not (algorithm.extension or "").startswith("."):
-        raise _bad("algorithm", "algorithm: invalid extension")
-    if (algorithm.content_key_type or "string") not in CONTENT_KINDS:
-        raise _bad("algorithm", f"invalid content_key_type, expecting one of: {list(CONTENT_KINDS)}")
+    _check_algorithm(algorithm)
     extension = spec["input_extension"]
     shards = list(_inputs(spec["input_format"] or _Names(), extension, bucket))
     output = spec["output_format"]
@@ -104,6 +99,15 @@ def parse_spec(call: Call) -> Spec:
         raise not_implemented("archives in .tar.lz4")
     check_object_name(next(endless(output)))  # refuse a bad template now
     return Spec(source, to, shards, out_ext, output, size, algorithm)
+
+
+def _check_algorithm(algorithm: Algorithm) -> None:
+    if (algorithm.kind or "") not in KINDS:
+        raise _bad("algorithm", f"invalid algorithm, expecting one of: {list(KINDS)}")
+    if algorithm.kind == "content" and not (algorithm.extension or "").startswith("."):
+        raise _bad("algorithm", "algorithm: invalid extension")
+    if (algorithm.content_key_type or "string") not in CONTENT_KINDS:
+        raise _bad("algorithm", f"invalid content_key_type, expecting one of: {list(CONTENT_KINDS)}")
 
 
 def _bad(field: str, why: str) -> ReplyError:
@@ -240,7 +244,7 @@ def _order(call: Call, records: list[_Record], algorithm: Algorithm) -> None:
         records.sort(key=keys[kind], reverse=bool(algorithm.decreasing))
 
 
-def _content_key(call: Call, record: _Record, algorithm: Algorithm) -> Any:
+def _content_key(call: Call, record: _Record, algorithm: Algorithm) -> object:
     extension = algorithm.extension or ""
     file = next((file for file in record.files if file.name == record.key + extension), None)
     if file is None:

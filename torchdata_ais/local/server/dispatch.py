@@ -9,7 +9,6 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -149,7 +148,7 @@ def _object_key(call: Call, name: str | None) -> str:
 def _problem_reply(problem: ReplyError, call: Call) -> Reply:
     """Write an error as AIStore does; in a header where there can be no body."""
     request = call.request
-    fields: dict[str, Any] = {"tcode": problem.tcode} if problem.tcode else {}
+    fields: dict[str, object] = {"tcode": problem.tcode} if problem.tcode else {}
     fields |= {
         "message": problem.message,
         "method": request.method,

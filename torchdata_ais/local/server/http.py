@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from io import BufferedReader
-from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
@@ -328,12 +327,12 @@ class Reply:
         return cls(status, {"Content-Type": "text/plain; charset=utf-8"}, text.encode())
 
     @classmethod
-    def json(cls, value: Any, content_type: str = "application/json; charset=utf-8") -> Reply:
+    def json(cls, value: object, content_type: str = "application/json; charset=utf-8") -> Reply:
         """A JSON value in AIStore's compact form."""
         return cls(200, {"Content-Type": content_type}, msgspec.json.encode(value))
 
     @classmethod
-    def plain_json(cls, value: Any) -> Reply:
+    def plain_json(cls, value: object) -> Reply:
         """JSON that AIStore writes without a type: Go guesses text from the bytes."""
         return cls.json(value, "text/plain; charset=utf-8")
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
 
 from .names import new_id
 
@@ -36,7 +35,7 @@ On a real cluster 90 to 120 s.
 NEVER = "0001-01-01T00:00:00Z"
 
 
-def bucket_json(name: str) -> dict[str, Any]:
+def bucket_json(name: str) -> dict[str, object]:
     """A bucket, or no bucket, as AIStore writes it in JSON."""
     return {"name": name, "provider": "ais" if name else "", "namespace": {"uuid": "", "name": ""}}
 
@@ -57,7 +56,7 @@ class Job:
     files: int = 0
     created: int = 0
     errors: list[str] = field(default_factory=list)
-    object_errors: list[dict[str, Any]] = field(default_factory=list)
+    object_errors: list[dict[str, object]] = field(default_factory=list)
     aborted: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -76,7 +75,7 @@ class Job:
         """All errors in one line, or nothing."""
         return "; ".join(self.errors[:4])
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """The answer to the query of its status."""
         return {
             "kind": self.kind,
@@ -86,7 +85,7 @@ class Job:
             "aborted": self.aborted,
         }
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, object]:
         """One target's part of the answer to the query of snapshots."""
         idle = self.kind in IDLE_KINDS
         return {

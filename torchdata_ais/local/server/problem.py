@@ -130,11 +130,11 @@ def typed(fields: Mapping[str, msgspec.Raw], of: str, known: Mapping[str, Any]) 
     return out
 
 
-def _is_type(spec: Any) -> bool:
+def _is_type(spec: object) -> bool:
     return isinstance(spec, type) or get_origin(spec) is not None
 
 
-def decode(raw: bytes | msgspec.Raw, kind: Any, field: str = "") -> Any:
+def decode(raw: bytes | msgspec.Raw, kind: object, field: str = "") -> Any:
     """Return JSON as a `kind`; an error is a 400 with its reason."""
     try:
         return msgspec.json.decode(raw, type=kind)

@@ -125,7 +125,7 @@ class Call:
         raw = self.message.get("value")
         return None if raw is None else decode(raw, kind | None, "value")
 
-    def fields(self, **known: Any) -> dict[str, Any]:
+    def fields(self, **known: object) -> dict[str, Any]:
         """Return the fields of `value`; an unnamed one is answered with 501.
 
         Each is named by its default, whose type it has, or by its type, and is then `None` if it is missing.

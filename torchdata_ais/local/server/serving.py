@@ -210,7 +210,7 @@ def build(root: Path, config: dict[str, Any]) -> Cluster:
     return cluster
 
 
-def _say(value: Any) -> None:
+def _say(value: object) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

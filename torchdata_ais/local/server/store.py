@@ -282,7 +282,7 @@ class Store:
         self._log(*event)
         self._apply(*event)
 
-    def _log(self, *event: Any) -> None:
+    def _log(self, *event: object) -> None:
         """Write one line, whole or (on a full disk) not at all."""
         end = self._journal.tell()
         try:

@@ -188,7 +188,7 @@ class BatchRecorder:
         stages: Names of the stages, as `BatchRecord.own_s` has them.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any]) -> None:
+    def __init__(self, pipe: IterDataPipe[object]) -> None:
         self.pipe = pipe
         self.last: deque[BatchRecord] = deque(maxlen=KEPT)
         self._fresh: deque[_Fresh] = deque()
@@ -202,7 +202,7 @@ class BatchRecorder:
         self._run_delay = RunDelay()
         self._begin_on(pipe)
 
-    def _begin_on(self, pipe: IterDataPipe[Any]) -> None:
+    def _begin_on(self, pipe: IterDataPipe[object]) -> None:
         self.pipe = pipe
         stages = list(upstream(pipe))[::-1]
         place = {id(stage): number for number, stage in enumerate(stages)}
@@ -218,7 +218,7 @@ class BatchRecorder:
         self._counted = StageStats()
         self._uncounted_s = self._delayed_s = 0.0
 
-    def begin(self, pipe: IterDataPipe[Any]) -> None:
+    def begin(self, pipe: IterDataPipe[object]) -> None:
         """Note that an iteration begins, of this pipe."""
         if pipe is not self.pipe:
             self._begin_on(pipe)
@@ -226,7 +226,7 @@ class BatchRecorder:
         self._number = 0
         self._run_delay = RunDelay()  # of this thread
 
-    def watch(self, items: Iterator[Any]) -> Iterator[Any]:
+    def watch(self, items: Iterator[object]) -> Iterator[Any]:
         """Yield the batches, and note each."""
         self._thread = threading.get_ident()
         while True:
@@ -247,7 +247,7 @@ class BatchRecorder:
             yield item
             del item
 
-    def made(self, item: Any, begun: float, made_s: float) -> None:
+    def made(self, item: object, begun: float, made_s: float) -> None:
         """Note a batch.
 
         Args:
@@ -336,7 +336,7 @@ class BatchRecorder:
             total.add(reader.counts())
         return total
 
-    def _keys(self, item: Any) -> Iterable[object]:
+    def _keys(self, item: object) -> Iterable[object]:
         keys = item.get("__key__") if isinstance(item, dict) else None
         if keys is not None:
             return keys if isinstance(keys, Iterable) else (keys,)
@@ -353,6 +353,6 @@ class BatchRecorder:
         return found
 
 
-def _reads(pipe: IterDataPipe[Any]) -> bool:
+def _reads(pipe: IterDataPipe[object]) -> bool:
     stage = stage_of(pipe)
     return stage.reads > 0 or stage.planned

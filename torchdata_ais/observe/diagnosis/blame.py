@@ -56,6 +56,7 @@ _MORE = 1.5
 _LITTLE_S = 2e-3
 
 
+# One decision with many branches: a target explains more than a shard, and a shard more than the network.
 def slow_requests(ranks: list[RankSummary], worst: RankSummary | None) -> tuple[Cause, str, str]:
     """Return the slow requests: of a target, a shard, or all of a rank.
 

@@ -7,10 +7,9 @@ stages and the wait for bytes as their arguments; and the requests of each worke
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -56,7 +55,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         ) from error
 
 
-def trace_events(recorder: RankRecorder) -> Iterator[dict[str, Any]]:
+def trace_events(recorder: RankRecorder) -> Iterator[dict[str, object]]:
     """Yield the events, in the trace-event format."""
     summary = recorder.summary
     rank = summary.rank
@@ -84,7 +83,7 @@ def trace_events(recorder: RankRecorder) -> Iterator[dict[str, Any]]:
             yield _name("thread_name", rank, track + 1 + lane, f"worker {worker}: requests")
 
 
-def _waits(rank: int, taken: list[Taken]) -> Iterator[dict[str, Any]]:
+def _waits(rank: int, taken: list[Taken]) -> Iterator[dict[str, object]]:
     for one in taken:
         about = {"step": one.step, "worker": one.worker}
         yield _slice("wait for data", rank, _LOOP, one.at - one.waited_s, one.waited_s, about)
@@ -96,8 +95,8 @@ def _waits(rank: int, taken: list[Taken]) -> Iterator[dict[str, Any]]:
 
 def _batch(
     rank: int, track: int, batch: BatchRecord, taken: Taken | None, stages: list[str]
-) -> dict[str, Any]:
-    about: dict[str, Any] = {
+) -> dict[str, object]:
+    about: dict[str, object] = {
         "keys": f"{batch.keys:016x}",
         "read_ms": _ms(batch.wait_s),
         "first_byte_ms": _ms(batch.first_byte_s),
@@ -114,8 +113,8 @@ def _batch(
     return _slice(name, rank, track, batch.begun, batch.made_s, about)
 
 
-def _request(rank: int, track: int, request: RequestRecord) -> dict[str, Any]:
-    about: dict[str, Any] = {
+def _request(rank: int, track: int, request: RequestRecord) -> dict[str, object]:
+    about: dict[str, object] = {
         "object": request.name,
         "host": request.host,
         "from_byte": request.start,
@@ -143,8 +142,8 @@ def _lanes(requests: Iterable[RequestRecord]) -> list[tuple[int, RequestRecord]]
 
 
 def _slice(
-    name: str, rank: int, track: int, begun: float, seconds: float, about: dict[str, Any]
-) -> dict[str, Any]:
+    name: str, rank: int, track: int, begun: float, seconds: float, about: Mapping[str, object]
+) -> dict[str, object]:
     # Whole microseconds, so that the next bar of a track starts at the end of the one before.
     begin, end = int(begun * 1e6), int((begun + seconds) * 1e6)
     return {
@@ -153,7 +152,7 @@ def _slice(
     }  # fmt: skip
 
 
-def _name(kind: str, rank: int, track: int, name: str) -> dict[str, Any]:
+def _name(kind: str, rank: int, track: int, name: str) -> dict[str, object]:
     return {"ph": "M", "name": kind, "pid": 1 + rank, "tid": _thread(rank, track), "args": {"name": name}}
 
 

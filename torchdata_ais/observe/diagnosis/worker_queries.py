@@ -113,7 +113,7 @@ class Asked:
             self._heard = self._number
         return noted
 
-    def _answer_of(self, deadline: float, kind: Any) -> Any:
+    def _answer_of(self, deadline: float, kind: object) -> Any:
         try:
             while True:
                 number, data = self._next_frame(deadline)

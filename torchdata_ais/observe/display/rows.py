@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ _PALETTE = [
 ]
 
 
-def as_array(value: Any) -> NDArray[Any] | None:
+def as_array(value: object) -> NDArray[Any] | None:
     """Return a tensor or array as an array, anything else as None.
 
     Copies only where it must.
@@ -47,7 +47,7 @@ def as_array(value: Any) -> NDArray[Any] | None:
     return None
 
 
-def is_image(value: Any) -> bool:
+def is_image(value: object) -> bool:
     """Report whether this is one image.
 
     A Pillow image, an image file, or an array of two or three dimensions.
@@ -68,7 +68,7 @@ def is_planar(value: Any) -> bool:
     return bool(first and (not last or hasattr(value, "detach")))
 
 
-def to_picture(value: Any, mean: Sequence[float] | None, std: Sequence[float] | None) -> Image.Image:
+def to_picture(value: object, mean: Sequence[float] | None, std: Sequence[float] | None) -> Image.Image:
     """Return an image in RGB.
 
     Args:
@@ -96,7 +96,7 @@ def to_picture(value: Any, mean: Sequence[float] | None, std: Sequence[float] | 
     return _flat(Image.fromarray(np.ascontiguousarray(array)))
 
 
-def to_mask(value: Any) -> NDArray[np.uint8]:
+def to_mask(value: object) -> NDArray[np.uint8]:
     """Return a mask as H x W numbers.
 
     A mask that was decoded as a picture (k/255 in three channels) is brought back.
@@ -174,10 +174,10 @@ class Choice(NamedTuple):
 class Found(NamedTuple):
     """Displayed parts of one sample."""
 
-    image: Any
-    label: Any
-    mask: Any
-    caption: Any = None
+    image: object
+    label: object
+    mask: object
+    caption: object = None
 
 
 def rows_of(data: Any, count: int) -> list[Row]:
@@ -235,7 +235,7 @@ def find(row: Row, choice: Choice) -> Found:
     )
 
 
-def _chosen(shown: Row, wanted: str | int | bool | None, role: str, guess: Callable[[], Any]) -> Any:
+def _chosen(shown: Row, wanted: str | int | bool | None, role: str, guess: Callable[[], object]) -> object:
     """Return the named field, the guessed one if none is named, or None."""
     if wanted is False:
         return None
@@ -249,7 +249,7 @@ def _chosen(shown: Row, wanted: str | int | bool | None, role: str, guess: Calla
     return shown[wanted]
 
 
-def _label(row: Row, shown: Row) -> Any:
+def _label(row: Row, shown: Row) -> object:
     best = _named(shown, _LABELS)
     if best is not None:
         return best
@@ -258,13 +258,13 @@ def _label(row: Row, shown: Row) -> Any:
     return next((value for value in shown.values() if _is_scalar(value)), None)
 
 
-def _named(shown: Row, words: Sequence[str]) -> Any:
+def _named(shown: Row, words: Sequence[str]) -> object:
     """Return the first scalar whose name, or its ending, is one of `words`."""
     by_name = (name for word in words for name in shown if str(name).rpartition(".")[2] == word)
     return next((shown[name] for name in by_name if _is_scalar(shown[name])), None)
 
 
-def _mask(shown: Row, candidates: list[Any], image: Any) -> Any:
+def _mask(shown: Row, candidates: Iterable[object], image: object) -> object:
     size = _size(shown[image])
     for name in candidates:
         if (
@@ -276,12 +276,12 @@ def _mask(shown: Row, candidates: list[Any], image: Any) -> Any:
     return None
 
 
-def is_mask_name(name: Any) -> bool:
+def is_mask_name(name: object) -> bool:
     """Return whether a field is called as masks are."""
     return any(word in str(name).lower() for word in _MASKS)
 
 
-def shown_as(name: Any, value: Any) -> Any:
+def shown_as(name: object, value: object) -> Any:
     """Return the decoded bytes of a raw sample, as far as needed here."""
     if not isinstance(value, bytes):
         return value
@@ -303,11 +303,11 @@ def _size(value: Any) -> tuple[int, int]:
     return shape[1:] if is_planar(value) else shape[:2]
 
 
-def _dimensions(value: Any) -> int:
+def _dimensions(value: object) -> int:
     return len(getattr(value, "shape", ()))
 
 
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: object) -> bool:
     return isinstance(value, str | int | float) or (hasattr(value, "shape") and value.shape in ((), (1,)))
 
 
@@ -321,7 +321,7 @@ def _is_column(value: Any) -> bool:
     )
 
 
-def _is_batch(data: Mapping[Any, Any]) -> bool:
+def _is_batch(data: Mapping[Any, object]) -> bool:
     key = data.get("__key__")
     return isinstance(key, list | tuple) or (
         key is None and any(_is_column(value) for value in data.values())
@@ -345,7 +345,7 @@ def _of_columns(columns: dict[Any, Any], count: int) -> Iterator[Row]:
         yield {name: column[index] if name in split else column for name, column in columns.items()}
 
 
-def text_of(label: Any, classes: Sequence[str] | Mapping[Any, Any] | None) -> str:
+def text_of(label: object, classes: Sequence[str] | Mapping[Any, object] | None) -> str:
     """Return a label in one line; numbers by the names of their classes."""
     array = as_array(label)
     if array is not None and array.size == 1:
@@ -363,7 +363,7 @@ def text_of(label: Any, classes: Sequence[str] | Mapping[Any, Any] | None) -> st
     return "" if label is None else " ".join(str(label).split())
 
 
-def _by_number(classes: Mapping[Any, Any]) -> Mapping[Any, Any]:
+def _by_number(classes: Mapping[Any, object]) -> Mapping[Any, object]:
     """Return names by number, also of a table from names to numbers.
 
     torchvision's ``class_to_idx`` is such a table.

@@ -41,7 +41,7 @@ _PREFETCH_BYTES = 4 << 20  # a few samples are wanted, not the shard
 @checked
 def display_shard_images(
     client: Cluster,
-    bucket: Any,
+    bucket: object,
     shard: str,
     objects: int = 4,
     *,
@@ -52,7 +52,7 @@ def display_shard_images(
     image: str | int | None = None,
     label: str | int | bool | None = None,
     mask: str | int | bool | None = None,
-    classes: Sequence[str] | Mapping[Any, Any] | None = None,
+    classes: Sequence[str] | Mapping[Any, object] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     opacity: float = 0.45,
@@ -127,7 +127,7 @@ def display_shard_images(
 
 @checked
 def display_loader_images(
-    loader: Iterable[Any],
+    loader: Iterable[object],
     objects: int = 4,
     *,
     columns: int | None = None,
@@ -135,7 +135,7 @@ def display_loader_images(
     image: str | int | None = None,
     label: str | int | bool | None = None,
     mask: str | int | bool | None = None,
-    classes: Sequence[str] | Mapping[Any, Any] | None = None,
+    classes: Sequence[str] | Mapping[Any, object] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     opacity: float = 0.45,
@@ -201,7 +201,7 @@ def display_loader_images(
     )
 
 
-def _close(items: Iterator[Any]) -> None:
+def _close(items: Iterator[object]) -> None:
     """Close an iterator now, with its connections and processes.
 
     They would otherwise stay until it is collected.
@@ -211,7 +211,7 @@ def _close(items: Iterator[Any]) -> None:
         close()
 
 
-def _independent(loader: Any) -> Iterable[Any]:
+def _independent(loader: Any) -> Iterable[object]:
     """Return an object with the items of `loader` and a separate position."""
     if isinstance(loader, DataLoader):
         data: Any = loader.dataset
@@ -231,7 +231,7 @@ def _independent(loader: Any) -> Iterable[Any]:
     return loader  # type: ignore[no-any-return]
 
 
-def _copied(pipe: IterableDataset[Any]) -> IterableDataset[Any]:
+def _copied(pipe: IterableDataset[object]) -> IterableDataset[object]:
     try:
         return copy.deepcopy(pipe)
     except Exception as error:
@@ -289,7 +289,7 @@ def _short(name: str) -> str:
     return html_text(name if len(name) <= _NAME else f"{name[: _NAME - 1]}\N{HORIZONTAL ELLIPSIS}")
 
 
-def _thumbnail(name: str, value: Any) -> str:
+def _thumbnail(name: str, value: object) -> str:
     """Return a picture of `value` as HTML, masks coloured.
 
     "" if it is not a picture, or a damaged one.

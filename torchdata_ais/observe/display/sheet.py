@@ -28,7 +28,7 @@ class _Tile(NamedTuple):
 
 @checked
 def contact_sheet(
-    samples_or_batch: Any,
+    samples_or_batch: object,
     *,
     objects: int = 64,
     columns: int | None = None,
@@ -36,7 +36,7 @@ def contact_sheet(
     image: str | int | None = None,
     label: str | int | bool | None = None,
     mask: str | int | bool | None = None,
-    classes: Sequence[str] | Mapping[Any, Any] | None = None,
+    classes: Sequence[str] | Mapping[Any, object] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     opacity: float = 0.45,

@@ -41,7 +41,7 @@ class DictBatch(dict[Any, Any]):
     __slots__ = ()
 
 
-def _refuse_batches(batches: Any, **_: Any) -> NoReturn:
+def _refuse_batches(batches: Any, **_: object) -> NoReturn:
     raise UsageError.at(
         f"the pipe makes batches by itself, and the DataLoader was to put {len(batches)} of them together",
         todo="pass batch_size=None to the DataLoader (its default is 1), or leave .batched() out of the pipe",
@@ -115,15 +115,15 @@ def collate_columns(rows: Sequence[Any], ragged: Ragged = "error", whole: Whole 
 
 
 def _named(
-    name: str, collate: Callable[..., Any], column: list[Any], ragged: Ragged, whole: Whole | None
-) -> Any:
+    name: str, collate: Callable[..., object], column: list[Any], ragged: Ragged, whole: Whole | None
+) -> object:
     try:
         return collate(column, ragged, whole)
     except UsageError as error:
         raise error.noting(f"in column {name!r}") from error
 
 
-def _column(values: Sequence[Any], ragged: Ragged, whole: Whole | None) -> Any:
+def _column(values: Sequence[Any], ragged: Ragged, whole: Whole | None) -> object:
     first = values[0]
     if isinstance(first, torch.Tensor) and all(isinstance(value, torch.Tensor) for value in values):
         return _stack(values, ragged, whole)
@@ -147,7 +147,7 @@ def _column(values: Sequence[Any], ragged: Ragged, whole: Whole | None) -> Any:
     return list(values)
 
 
-def _stack(tensors: Sequence[torch.Tensor], ragged: Ragged, whole: Whole | None) -> Any:
+def _stack(tensors: Sequence[torch.Tensor], ragged: Ragged, whole: Whole | None) -> object:
     first = tensors[0]
     if all(tensor.shape == first.shape for tensor in tensors):
         made = None if whole is None else whole(tensors)

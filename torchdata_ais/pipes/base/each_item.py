@@ -18,7 +18,7 @@ from torchdata_ais.pipes.base.upstream import at_work
 
 _log = logging.getLogger("torchdata_ais")
 
-DROPPED: Any = object()
+DROPPED: object = object()
 """What `EachItem._one` returns to leave an item out."""
 
 
@@ -38,11 +38,11 @@ class EachItem(Pipe[T_co]):
     certain_after: ClassVar[int] = 0
     """After how many items without a result that is logged; 0: at the end of an iteration."""
 
-    def __init__(self, source: Any, on_error: OnError, max_errors: float | None) -> None:
+    def __init__(self, source: object, on_error: OnError, max_errors: float | None) -> None:
         super().__init__(source)
         self._policy = ErrorPolicy(on_error, max_errors)
 
-    def _one(self, item: Any) -> Any:
+    def _one(self, item: object) -> object:
         """Return what becomes of `item`, or `DROPPED`."""
         raise NotImplementedError
 
@@ -97,7 +97,7 @@ class Unchanged(Pipe[Any]):
     resumable = True
     gives = "each"
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         yield from self._source
 
 
@@ -106,16 +106,12 @@ def none_returned(stage: str, taken: int) -> str:
 
     Example:
         >>> none_returned("select(f)", 7)
-        'select(f) was true for none of 7 items'
+        'select(f) took 7 items and returned none'
     """
-    if stage.startswith("map_sample("):
-        return f"{stage} returned None for all of {count_text(taken, 'sample')}"
-    if stage.startswith("select("):
-        return f"{stage} was true for none of {count_text(taken, 'item')}"
     return f"{stage} took {count_text(taken, 'item')} and returned none"
 
 
-def shown_function(function: Any) -> str:
+def shown_function(function: object) -> str:
     """Return a name for a function in `repr`.
 
     Its repr is never used: it may show the object that it is bound to.
@@ -125,7 +121,7 @@ def shown_function(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def lists_of(items: Iterable[Any], size: int, partial: bool) -> Iterator[list[Any]]:
+def lists_of(items: Iterable[object], size: int, partial: bool) -> Iterator[list[Any]]:
     """Yield lists of `size` items.
 
     The last one may be shorter, or is left out if `partial` is False.

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 from torchdata_ais.pipes.base.pipe import IterDataPipe, ShardingFilter
 from torchdata_ais.pipes.base.torch_pipes import is_fork
 from torchdata_ais.pipes.base.upstream import is_sharding, parents
 
-_Change = Callable[[IterDataPipe[Any]], IterDataPipe[Any]]
+_Change = Callable[[IterDataPipe[object]], IterDataPipe[object]]
 
 
-def ensure_sharded(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
+def ensure_sharded(source: IterDataPipe[object]) -> IterDataPipe[object]:
     """Return `source` with one sharding filter on every path above it.
 
     A path that has none gets torch's own `ShardingFilter` after it: it is the only class for which loaders give
@@ -31,7 +30,7 @@ def ensure_sharded(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
     return source if covered else ShardingFilter(source)
 
 
-def with_above(pipe: IterDataPipe[Any], change: _Change) -> IterDataPipe[Any]:
+def with_above(pipe: IterDataPipe[object], change: _Change) -> IterDataPipe[object]:
     """Return a copy of `pipe` with each source replaced by `change`.
 
     If `change` changes none, return `pipe` itself.
@@ -39,7 +38,7 @@ def with_above(pipe: IterDataPipe[Any], change: _Change) -> IterDataPipe[Any]:
     other = None
     for name, value in list(vars(pipe).items()):
         if isinstance(value, IterDataPipe):
-            new: Any = change(value)
+            new: object = change(value)
             same = new is value
         elif isinstance(value, (list, tuple)) and any(isinstance(item, IterDataPipe) for item in value):
             new = type(value)(change(item) if isinstance(item, IterDataPipe) else item for item in value)
@@ -53,7 +52,7 @@ def with_above(pipe: IterDataPipe[Any], change: _Change) -> IterDataPipe[Any]:
     return pipe if other is None else other
 
 
-def _covered(pipe: IterDataPipe[Any]) -> bool | None:
+def _covered(pipe: IterDataPipe[object]) -> bool | None:
     """Return True if all upstream paths are sharded, False if none, else None."""
     if is_sharding(pipe):
         return True

@@ -91,7 +91,7 @@ class Meter:
         return min(_MAX_SKIP, int(_PAYS_AT_S / max(self._mean, 1e-7))) - (timed & 3 if timed & 4 else 0)
 
 
-def meter_of(pipe: Any, *, keep: bool = True) -> Meter:
+def meter_of(pipe: object, *, keep: bool = True) -> Meter:
     """Return the meter of `pipe`, or a new one.
 
     The pipe keeps a new one unless it is only looked at.
@@ -117,7 +117,7 @@ def metered(iterator: Iterator[T], meter: Meter) -> Iterator[T]:
 class _Items(chain[T]):
     """The items of blocks, handed on by C code."""
 
-    parts: tuple[Any, ...] = ()
+    parts: tuple[object, ...] = ()
 
     def close(self) -> None:
         """End the iteration, as the method of a generator does."""
@@ -170,7 +170,7 @@ def _begun_anew(pipe: Any) -> Meter:
     return meter
 
 
-def items_of(pipe: Any, meter: Meter) -> int:
+def items_of(pipe: object, meter: Meter) -> int:
     """Return how many items `pipe` has given since its meter was made."""
     # torch's count of the present iteration, which copies of the stage keep.
     return meter.items_before + (getattr(pipe, "_number_of_samples_yielded", 0) if meter.begun else 0)
@@ -190,7 +190,7 @@ def measured(method: Callable[[Any], Iterator[T]]) -> Callable[[Any], Iterator[T
     """Return the method ``__iter__`` of a stage with what it gives metered."""
 
     @functools.wraps(method)
-    def __iter__(self: Any) -> Iterator[T]:  # noqa: N807 - it becomes that method
+    def __iter__(self: object) -> Iterator[T]:  # noqa: N807 - it becomes that method
         meter = _begun_anew(self)
         return metered(method(self), meter)
 

@@ -23,7 +23,7 @@ class Pickled(NamedTuple):
     by_dill: bool
 
 
-def dumped(item: Any) -> Pickled:
+def dumped(item: object) -> Pickled:
     """Return `item` pickled: by dill where pickle cannot and dill is there.
 
     Raises:
@@ -45,7 +45,7 @@ def loaded(pickled: Pickled) -> Any:
     return loads(pickled.data)
 
 
-def sendable(state: Any) -> Any:
+def sendable(state: object) -> Any:
     """Return `state` as it is sent to a process that is being started.
 
     That is as it is, or pickled if only dill can do it.
@@ -60,7 +60,7 @@ def sendable(state: Any) -> Any:
     return pickled if pickled.by_dill else state
 
 
-def received(state: Any) -> Any:
+def received(state: object) -> Any:
     """Return what `sendable` was given."""
     return loaded(state) if isinstance(state, Pickled) else state
 
@@ -91,7 +91,7 @@ def explained() -> Iterator[None]:
     raise UsageError.at(f"the pipe cannot be sent to worker processes: {why}", todo=_TODO) from None
 
 
-def check_sendable(stage: str, values: Iterable[Any]) -> None:
+def check_sendable(stage: str, values: Iterable[object]) -> None:
     """Raise `UsageError` if a starting process is sent such a function.
 
     pickle does not report which object has it.

@@ -82,10 +82,10 @@ class Pipe(Methods[T_co], Stage):
     # torch's iterator hook asks hasattr() for it at every item; a miss costs 1 us in torch's __getattr__.
 
     _live: Any = None
-    _busy: Any = None
+    _busy: object = None
     _source: IterDataPipe[Any]
 
-    def __init__(self, source: Any = None) -> None:
+    def __init__(self, source: object = None) -> None:
         super().__init__()
         self.stats = StageStats()
         if source is not None:
@@ -94,7 +94,7 @@ class Pipe(Methods[T_co], Stage):
             if (error := refused_behind(self._source, type(self).functional_name)) is not None:
                 raise error
 
-    def __init_subclass__(cls, **named: Any) -> None:
+    def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
         if "__init__" in vars(cls):
             cls.__init__ = checked(cls.__init__)  # type: ignore[method-assign]
@@ -160,7 +160,7 @@ class Pipe(Methods[T_co], Stage):
             'part its own shards, "train-{000..089}.tar" and "train-{090..099}.tar", or split an index of them'
         )
 
-    def __getitem__(self, index: Any) -> NoReturn:
+    def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(
             f"{type(self).__name__} is a stream: it has no item {index!r}. next(iter(pipe)) gives the first, "
             ".slice_samples(n) the first n; to reach samples by number, make a SampleIndex of the shards"
@@ -183,7 +183,7 @@ class Pipe(Methods[T_co], Stage):
             except AttributeError:
                 raise NoStageError(type(self).__name__, name) from None
 
-        def shuffle(self, *arguments: Any, **named: Any) -> IterDataPipe[Any]:
+        def shuffle(self, *arguments: object, **named: object) -> IterDataPipe[Any]:
             """Mix shards, by torch's stage of that name.
 
             Samples are mixed by ``.shuffled(n)``.
@@ -210,7 +210,7 @@ class Pipe(Methods[T_co], Stage):
 Pipe.__iter__ = measured(Pipe.__iter__)  # type: ignore[method-assign]
 
 
-def as_pipe(source: Any) -> IterDataPipe[Any]:
+def as_pipe(source: Any) -> IterDataPipe[object]:
     """Return `source` if it is a pipe, else a pipe over it.
 
     It may be one string, or any iterable of items.
@@ -228,7 +228,7 @@ def as_pipe(source: Any) -> IterDataPipe[Any]:
     return IterableWrapper([source] if isinstance(source, (str, dict)) else source, deepcopy=False)
 
 
-def check_source(source: IterDataPipe[Any]) -> None:
+def check_source(source: IterDataPipe[object]) -> None:
     """Raise `UsageError` if a stage of ours cannot follow `source`."""
     refuse_foreign(source)
     check_below_plan(source)
@@ -244,15 +244,15 @@ def _shared_source(stage: Pipe[Any]) -> UsageError:
     )
 
 
-def _not_called(name: str, *_: Any, **__: Any) -> NoReturn:
+def _not_called(name: str, *_: object, **__: object) -> NoReturn:
     raise UsageError.at(f"the stage {name} was named, and not called", todo=f"write .{name}()")
 
 
-def _refuse(error: UsageError, *_: Any, **__: Any) -> NoReturn:
+def _refuse(error: UsageError, *_: object, **__: object) -> NoReturn:
     raise error
 
 
-def _refuse_second_filter(source: IterDataPipe[Any]) -> None:
+def _refuse_second_filter(source: IterDataPipe[object]) -> None:
     if _filters_on_a_path(source) > 1:
         raise UsageError.at(
             "two stages on one path split items over ranks and workers: each would keep only a part of a part",
@@ -260,6 +260,6 @@ def _refuse_second_filter(source: IterDataPipe[Any]) -> None:
         )
 
 
-def _filters_on_a_path(pipe: IterDataPipe[Any]) -> int:
+def _filters_on_a_path(pipe: IterDataPipe[object]) -> int:
     above = max((_filters_on_a_path(parent) for parent in parents(pipe)), default=0)
     return above + is_sharding(pipe)

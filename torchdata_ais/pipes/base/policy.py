@@ -13,7 +13,7 @@ from torchdata_ais.errors import NEVER_SKIPPED, AISError, UsageError, noted
 from torchdata_ais.errors.text import short_name
 from torchdata_ais.pipes.base.contract import Stage
 from torchdata_ais.pipes.base.meter import StageStats, text_of
-from torchdata_ais.samples import Sample
+from torchdata_ais.samples import Fields, Sample
 
 OnError = Literal["raise", "warn", "skip"] | Callable[[Exception], bool]
 """``"raise"``; ``"warn"``: log and skip; ``"skip"``: skip; or a webdataset handler (True: go on, False: stop)."""
@@ -140,7 +140,7 @@ class ErrorPolicy:
         return f"on_error={name!r}{limit}"
 
 
-def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
+def keep_place(result: Fields, sample: object) -> Fields:
     """Return `result` as a `Sample` with the origin of `sample`, if any.
 
     Example:
@@ -156,7 +156,7 @@ def keep_place(result: dict[str, Any], sample: Any) -> dict[str, Any]:
     return result
 
 
-def place_of(sample: Mapping[str, Any], field: str | None = None) -> dict[str, Any]:
+def place_of(sample: Mapping[str, object], field: str | None = None) -> dict[str, Any]:
     """Return the origin of `sample` or a field, for an error's ``[at]`` line.
 
     Example:
@@ -172,7 +172,7 @@ def place_of(sample: Mapping[str, Any], field: str | None = None) -> dict[str, A
     }
 
 
-def place_in(item: Any) -> dict[str, Any]:
+def place_in(item: object) -> dict[str, Any]:
     """Return ``url`` and ``key`` of `item`, if it is a sample.
 
     Example:
@@ -184,7 +184,7 @@ def place_in(item: Any) -> dict[str, Any]:
     return {"url": item.get("__url__"), "key": item["__key__"]}
 
 
-def require_dict(sample: Any, stage: str) -> dict[str, Any]:
+def require_dict(sample: object, stage: str) -> Fields:
     """Return `sample`; raise `UsageError` if it is not a dict."""
     if isinstance(sample, dict):
         return sample
@@ -202,7 +202,7 @@ _RUNS = ("torchdata_ais.pipes.base.", "torchdata_ais.loaders.", "torchdata_ais.w
 """Modules that run stages, and are not what a stage does."""
 
 
-def note_place(error: Exception, item: Any, stage: Stage | None, place: dict[str, Any]) -> None:
+def note_place(error: Exception, item: object, stage: Stage | None, place: dict[str, Any]) -> None:
     """Add stage, argument and sample to the traceback of a user's error.
 
     The error keeps its class and arguments. Python 3.10 does not print notes, but the counts of a stage do.

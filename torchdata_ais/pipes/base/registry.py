@@ -84,20 +84,20 @@ class StageFactory:
         _, *behind_source = inspect.signature(self.args[0]).parameters.values()
         return inspect.Signature(behind_source, return_annotation=self.args[0].__name__)
 
-    def __call__(self, source: Any, /, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, source: object, /, *arguments: object, **named: object) -> Any:
         """Return the stage after `source`."""
         return self.args[0](source, *arguments, **named)
 
 
 def _owner(name: str) -> type | None:
-    function: Any = IterDataPipe.functions.get(name)
+    function: object = IterDataPipe.functions.get(name)
     if function is None:
         return None
     arguments = getattr(function, "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], type) else type(function)
 
 
-def name_of(pipe: IterDataPipe[Any]) -> str:
+def name_of(pipe: IterDataPipe[object]) -> str:
     """Return the functional name of a stage, or the name of its class.
 
     This includes stages of torch and torchdata.
@@ -113,7 +113,7 @@ def name_of(pipe: IterDataPipe[Any]) -> str:
     return next(chained, kind.__name__.removesuffix("IterDataPipe"))
 
 
-def refuse_foreign(source: IterDataPipe[Any]) -> None:
+def refuse_foreign(source: IterDataPipe[object]) -> None:
     """Raise `UsageError` if another package's stage took a name of ours.
 
     `source` was made by that stage.

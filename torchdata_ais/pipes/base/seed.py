@@ -84,7 +84,7 @@ class Seeded(Stage):
         return self
 
 
-def seed_shufflers(pipe: IterDataPipe[Any], seed: int, *, always: bool) -> None:
+def seed_shufflers(pipe: IterDataPipe[object], seed: int, *, always: bool) -> None:
     """Seed torch's ``.shuffle()`` stages upstream of `pipe`.
 
     Do so always, or only where the loader has sent none.
@@ -139,7 +139,7 @@ class NextEpoch:
         return self._last
 
     def __reduce__(self) -> Any:
-        shared: Any = self._shared
+        shared: object = self._shared
         popen = get_spawning_popen()
         if popen is not None:  # torch pickles pipes on their own, which would copy the memory
             # A process is sent a descriptor once, however often a pipe is pickled for it: dill is tried first.

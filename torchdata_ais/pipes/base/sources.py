@@ -53,7 +53,7 @@ class StageTransport:
             shown = ", ".join(f"{name}={value!r:.60}" for name, value in self._overrides.items())
             raise UsageError.at(f"{shown}: {error}", todo="pass numbers for sizes and times") from None
 
-    def sizes(self, pipe: IterDataPipe[Any]) -> tuple[int, int]:
+    def sizes(self, pipe: IterDataPipe[object]) -> tuple[int, int]:
         """Return ``prefetch_bytes`` and ``block_bytes`` for `pipe`.
 
         It works also where no endpoint is known yet.
@@ -64,7 +64,7 @@ class StageTransport:
             options = StoreOptions(**self._overrides)
         return options.prefetch_bytes, options.block_bytes
 
-    def resolve(self, pipe: IterDataPipe[Any]) -> StoreOptions:
+    def resolve(self, pipe: IterDataPipe[object]) -> StoreOptions:
         """Return the settings for `pipe`, the stage that holds this object."""
         known = (transport.given for transport in [self, *_transports(pipe)])
         return self._resolved(next((given for given in known if given is not None), None))
@@ -84,7 +84,7 @@ class StageTransport:
         return replace(options, node_requests=max(1, options.node_requests // self.on_node))
 
 
-def share_node(pipe: IterDataPipe[Any], processes: int) -> None:
+def share_node(pipe: IterDataPipe[object], processes: int) -> None:
     """Divide the limits of a node among so many processes.
 
     The stages of `pipe` take their part.
@@ -93,13 +93,13 @@ def share_node(pipe: IterDataPipe[Any], processes: int) -> None:
         transport.on_node = processes
 
 
-def _transports(pipe: IterDataPipe[Any]) -> list[StageTransport]:
+def _transports(pipe: IterDataPipe[object]) -> list[StageTransport]:
     """Return those of the stages of `pipe`, nearest first."""
     stages = (stage for stage in upstream(pipe) if isinstance(stage, Stage))
     return [stage.transport for stage in stages if stage.transport is not None]
 
 
-def place_named(source: Any, prefix: str, template: str | None) -> str:
+def place_named(source: object, prefix: str, template: str | None) -> str:
     """Return a source and what was said of it as one place."""
     if isinstance(source, (str, Path)):
         text = str(source)
@@ -109,7 +109,7 @@ def place_named(source: Any, prefix: str, template: str | None) -> str:
     return f"{text.rstrip('/')}/{more}" if more else text
 
 
-def key_of(source: Any) -> str | None:
+def key_of(source: object) -> str | None:
     """Return the identity of a source, equal in every process.
 
     None if that is not known.
@@ -133,7 +133,7 @@ def options_of(sources: list[Any], cluster: Cluster) -> StoreOptions | None:
     return resolve_options(client=bucket.client) if given is None else options_with(bucket.client, given)
 
 
-def describe(source: Any) -> str:
+def describe(source: object) -> str:
     """Return what `repr` shows of a source."""
     if isinstance(source, (str, Path)):
         return repr(redact(str(source)))

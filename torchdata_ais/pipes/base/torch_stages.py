@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from traceback import walk_stack
 from types import CodeType, FrameType
-from typing import Any
 
 from torchdata_ais.pipes.base.contract import Effect, MemoryBound, Stage
 from torchdata_ais.pipes.base.meter import StageStats
@@ -31,7 +30,7 @@ class CoreStage(Stage):
         pipe: The stage.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any]) -> None:
+    def __init__(self, pipe: IterDataPipe[object]) -> None:
         self._kind = kind = type(pipe)
         self._batch = pipe.batch_size if isinstance(pipe, Batcher) else None
         self._drop_last = isinstance(pipe, Batcher) and pipe.drop_last
@@ -67,7 +66,7 @@ class CoreStage(Stage):
         return MemoryBound("" if self._batch is None else f"{self._batch} items")
 
 
-def stage_of(pipe: IterDataPipe[Any]) -> Stage:
+def stage_of(pipe: IterDataPipe[object]) -> Stage:
     """Return what `pipe` says of itself, or what is known of it.
 
     Example:
@@ -78,7 +77,7 @@ def stage_of(pipe: IterDataPipe[Any]) -> Stage:
     return pipe if isinstance(pipe, Pipe) else CoreStage(pipe)
 
 
-def gives_at_once(pipe: IterDataPipe[Any]) -> bool:
+def gives_at_once(pipe: IterDataPipe[object]) -> bool:
     """Return whether the next item of `pipe` is in a list or listed already.
 
     Then it comes without waiting.
@@ -86,7 +85,7 @@ def gives_at_once(pipe: IterDataPipe[Any]) -> bool:
     return stage_of(pipe).ready and all(gives_at_once(source) for source in parents(pipe))
 
 
-def stage_at_work(pipe: IterDataPipe[Any], frame: FrameType | None) -> IterDataPipe[Any] | None:
+def stage_at_work(pipe: IterDataPipe[object], frame: FrameType | None) -> IterDataPipe[object] | None:
     """Return which stage a thread is in: the first whose loop runs, or None.
 
     Args:
@@ -104,7 +103,7 @@ def stage_at_work(pipe: IterDataPipe[Any], frame: FrameType | None) -> IterDataP
     return found
 
 
-def _code_of(pipe: IterDataPipe[Any]) -> CodeType:
+def _code_of(pipe: IterDataPipe[object]) -> CodeType:
     """Return the code of the generator that iterates a stage.
 
     For stages that are not ours it is the code inside torch's wrapper.

@@ -14,7 +14,7 @@ from torchdata_ais.pipes.base.torch_pipes import Filter, IterDataPipe, Mapper
 _NO_PIPES = frozenset({type(None), bool, int, float, str, bytes, types.FunctionType})
 
 
-def parents(pipe: Any) -> list[IterDataPipe[Any]]:
+def parents(pipe: object) -> list[IterDataPipe[object]]:
     """Return the pipes that `pipe` reads from.
 
     They are its attributes that are pipes, or collections of pipes.
@@ -27,7 +27,7 @@ def parents(pipe: Any) -> list[IterDataPipe[Any]]:
             f"a {type(pipe).__name__} is no pipe and no loader: {pipe!r:.60}",
             todo="pass the last stage of a chain, or what ais_loader returned",
         )
-    found: list[IterDataPipe[Any]] = []
+    found: list[IterDataPipe[object]] = []
     for value in list(vars(pipe).values()):  # another thread may be at work in it
         if type(value) in _NO_PIPES:
             continue
@@ -35,14 +35,14 @@ def parents(pipe: Any) -> list[IterDataPipe[Any]]:
     return found
 
 
-def members(value: Any) -> Iterable[Any]:
+def members(value: object) -> Iterable[Any]:
     """Return what a collection holds; what is none, alone."""
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, (list, tuple, set)) else [value]
 
 
-def upstream(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:
+def upstream(pipe: IterDataPipe[object]) -> Iterator[IterDataPipe[object]]:
     """Yield `pipe` and every pipe it depends on, nearest first, each once."""
     seen: set[int] = set()
     queue = [pipe]
@@ -54,7 +54,7 @@ def upstream(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:
             queue.extend(parents(current))
 
 
-def is_sharding(pipe: IterDataPipe[Any]) -> bool:
+def is_sharding(pipe: IterDataPipe[object]) -> bool:
     """Return whether `pipe` splits its items over ranks and workers."""
     return (
         hasattr(pipe, "apply_sharding")
@@ -63,7 +63,7 @@ def is_sharding(pipe: IterDataPipe[Any]) -> bool:
     )
 
 
-def at_work(source: IterDataPipe[Any]) -> dict[str, Any]:
+def at_work(source: IterDataPipe[object]) -> dict[str, Any]:
     """Return ``url`` and ``key`` of the current sample at or above `source`.
 
     ``{}`` where that is not known, or where a stage on the way holds others, too.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.base.contract import Stage
 from torchdata_ais.pipes.base.registry import name_of
@@ -51,12 +49,12 @@ REMEDIES_ABOVE_BATCHES = {
 """What can stand below ``.batched()`` only."""
 
 
-def below_plan(pipe: IterDataPipe[Any]) -> bool:
+def below_plan(pipe: IterDataPipe[object]) -> bool:
     """Return whether `pipe` is, or reads from, a stage that reads by a plan."""
     return any(isinstance(above, Stage) and above.planned for above in upstream(pipe))
 
 
-def check_below_plan(tail: IterDataPipe[Any]) -> None:
+def check_below_plan(tail: IterDataPipe[object]) -> None:
     """Raise `UsageError` if a stage of `tail` cannot follow a planned reader."""
     for pipe in upstream(tail):
         for source in parents(pipe):
@@ -69,7 +67,7 @@ def check_below_plan(tail: IterDataPipe[Any]) -> None:
             )
 
 
-def refused_behind(source: IterDataPipe[Any], name: str) -> UsageError | None:
+def refused_behind(source: IterDataPipe[object], name: str) -> UsageError | None:
     """Return the error for a stage of that name after `source`, or None.
 
     Example:

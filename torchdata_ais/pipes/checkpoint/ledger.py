@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.pipes.base.contract import Reader, Stage
@@ -44,11 +44,11 @@ class Obstacle(NamedTuple):
         error: Why.
     """
 
-    stage: IterDataPipe[Any]
+    stage: IterDataPipe[object]
     error: StateError
 
 
-def chain_of(tail: IterDataPipe[Any]) -> Chain:
+def chain_of(tail: IterDataPipe[object]) -> Chain:
     """Return the stages from `tail` up to the reader (`load_tar`), and it.
 
     Raises:
@@ -60,13 +60,13 @@ def chain_of(tail: IterDataPipe[Any]) -> Chain:
     return found
 
 
-def obstacle_of(tail: IterDataPipe[Any]) -> Obstacle | None:
+def obstacle_of(tail: IterDataPipe[object]) -> Obstacle | None:
     """Return what keeps a checkpoint from being taken, or None."""
     found = _walk(tail)
     return found if isinstance(found, Obstacle) else None
 
 
-def _walk(tail: IterDataPipe[Any]) -> Chain | Obstacle:
+def _walk(tail: IterDataPipe[object]) -> Chain | Obstacle:
     stages: list[Stage] = []
     pipe = tail
     while not isinstance(pipe, Reader):
@@ -118,7 +118,7 @@ def _walk(tail: IterDataPipe[Any]) -> Chain | Obstacle:
     return stages, pipe
 
 
-def stage_names(tail: IterDataPipe[Any]) -> list[str]:
+def stage_names(tail: IterDataPipe[object]) -> list[str]:
     """Return the stages from `tail` to the reader as texts.
 
     Two pipelines with equal texts are the same for a state.
@@ -130,7 +130,7 @@ def stage_names(tail: IterDataPipe[Any]) -> list[str]:
     return [_ADDRESS.sub("", text) for text in said]
 
 
-def save(tail: IterDataPipe[Any]) -> InstanceState | None:
+def save(tail: IterDataPipe[object]) -> InstanceState | None:
     """Return the position of the pipe; None if it was not started.
 
     Call it between two items: after one was received and before the next is requested.
@@ -153,7 +153,7 @@ def save(tail: IterDataPipe[Any]) -> InstanceState | None:
     return InstanceState(position, saved, [seed.save() for _, seed in _seeded(tail)])
 
 
-def restore(tail: IterDataPipe[Any], part: Part, digests: tuple[str, str] = ("", "")) -> None:
+def restore(tail: IterDataPipe[object], part: Part, digests: tuple[str, str] = ("", "")) -> None:
     """Make the next iteration of `tail` go on where `part` stood.
 
     Args:
@@ -179,7 +179,7 @@ def restore(tail: IterDataPipe[Any], part: Part, digests: tuple[str, str] = ("",
     reader.resume(part, digests)
 
 
-def begin_epoch(tail: IterDataPipe[Any], epoch_seed: int, number: int, instance: int) -> None:
+def begin_epoch(tail: IterDataPipe[object], epoch_seed: int, number: int, instance: int) -> None:
     """Give every stage of ours its seed for the epoch that is about to begin.
 
     Stages that draw per item (``shuffled``) get one that also depends on which `instance` of `number` this is; what
@@ -193,7 +193,7 @@ def begin_epoch(tail: IterDataPipe[Any], epoch_seed: int, number: int, instance:
         planned.set_seed(epoch_seed)
 
 
-def _seeded(tail: IterDataPipe[Any]) -> Iterator[tuple[Stage, EpochSeed]]:
+def _seeded(tail: IterDataPipe[object]) -> Iterator[tuple[Stage, EpochSeed]]:
     for pipe in upstream(tail):
         stage = stage_of(pipe)
         if stage.epoch_seed is not None:

@@ -194,7 +194,7 @@ Resume = tuple[Part, tuple[str, str]]
 """What is to be resumed, and the digests of the shards then and now."""
 
 
-def url_of(item: Any) -> str:
+def url_of(item: object) -> str:
     """Return the URL in an item.
 
     That is the string itself, or the ``"url"`` of a mapping.
@@ -213,7 +213,7 @@ def url_of(item: Any) -> str:
     )
 
 
-def place_of(item: Any) -> Location:
+def place_of(item: object) -> Location:
     """Return where the shard or object is that an item names; see `url_of`."""
     return parse_url(url_of(item))
 
@@ -239,7 +239,7 @@ class LoadState:
     """
 
     def __init__(
-        self, source: IterDataPipe[Any], store: StoreOptions, options: ShardOptions, resume: Resume | None
+        self, source: IterDataPipe[object], store: StoreOptions, options: ShardOptions, resume: Resume | None
     ) -> None:
         self._store = store
         self._options = options
@@ -305,7 +305,7 @@ class LoadState:
         position, item = following
         return self._opened(item, position, before_its_turn=before_its_turn)
 
-    def _opened(self, item: Any, position: int, **how: Any) -> OpenShard:
+    def _opened(self, item: object, position: int, **how: Any) -> OpenShard:
         return OpenShard(place_of(item), position, self._store, self._options, **how)
 
     def _begin(self, shard: OpenShard) -> None:

@@ -42,7 +42,7 @@ class ListedOrder(NamedTuple):
     """
 
     urls: PackedURLs
-    stages: list[IterDataPipe[Any]]
+    stages: list[IterDataPipe[object]]
 
     def numbers(self) -> Iterator[int]:
         """Yield the numbers of the shards in the order of the starting epoch."""
@@ -74,12 +74,12 @@ class EpochURLs:
         return self._urls[self._numbers[position]]
 
 
-def listed_order(pipe: IterDataPipe[Any]) -> ListedOrder | None:
+def listed_order(pipe: IterDataPipe[object]) -> ListedOrder | None:
     """Return the shards of `pipe`, if they are listed and at most mixed.
 
     Else return None.
     """
-    stages: list[IterDataPipe[Any]] = []
+    stages: list[IterDataPipe[object]] = []
     while (urls := stage_of(pipe).packed()) is None:
         above = parents(pipe)
         if type(pipe) not in (Shuffler, SharedSeed) or len(above) != 1:
@@ -147,7 +147,7 @@ def positions_of(bits: bytes) -> Iterator[int]:
             yield 8 * index + bit
 
 
-def find_sharder(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
+def find_sharder(pipe: IterDataPipe[object]) -> ShardingFilter | None:
     """Return the sharding filter upstream of `pipe`, or None.
 
     None if other than one-to-one stages are between them.
@@ -174,7 +174,7 @@ class ShardOrder:
 
     def __init__(
         self,
-        source: IterDataPipe[Any],
+        source: IterDataPipe[object],
         listed: ListedOrder | None = None,
         items: EpochURLs | list[Any] | None = None,
         left: bytes | None = None,
@@ -203,7 +203,7 @@ class ShardOrder:
             self._last = position
             yield position, self._items[position]
 
-    def _own_of_all(self, number: int, instance: int) -> Iterator[tuple[int, Any]]:
+    def _own_of_all(self, number: int, instance: int) -> Iterator[tuple[int, object]]:
         """Split shards here, to count the shards of all instances.
 
         The sharding filter would do the same.
@@ -249,12 +249,12 @@ def left_of(reader: ReaderState, total: int) -> slice | NDArray[np.bool_]:
     return slice(reader.begun * reader.instances + reader.instance, total, reader.instances)
 
 
-def epoch_items(source: IterDataPipe[Any], listed: ListedOrder | None) -> EpochURLs | list[Any]:
+def epoch_items(source: IterDataPipe[object], listed: ListedOrder | None) -> EpochURLs | list[Any]:
     """Return the items of an epoch of `source`, as for a single instance."""
     return list(unsharded(source, find_sharder(source))) if listed is None else EpochURLs(listed)
 
 
-def listed_behind(source: IterDataPipe[Any]) -> ListedOrder | None:
+def listed_behind(source: IterDataPipe[object]) -> ListedOrder | None:
     """Return the listed items that the sharding filter `source` reads.
 
     None if it is another stage or they are not listed.
@@ -262,7 +262,7 @@ def listed_behind(source: IterDataPipe[Any]) -> ListedOrder | None:
     return listed_order(source.source_datapipe) if isinstance(source, ShardingFilter) else None
 
 
-def unsharded(source: IterDataPipe[Any], sharder: ShardingFilter | None) -> Iterator[Any]:
+def unsharded(source: IterDataPipe[object], sharder: ShardingFilter | None) -> Iterator[Any]:
     """Yield the items of `source` as a single instance would get them."""
     if sharder is None:
         yield from source

@@ -104,7 +104,7 @@ class Substitutes:
         return self._rows_of(self._task._replace(only=positions))
 
 
-def separate(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
+def separate(pipe: IterDataPipe[object]) -> IterDataPipe[object]:
     """Return a copy of a chain that runs next to it, with its own errors."""
     other = with_above(pipe, separate)
     other = copy.copy(pipe) if other is pipe else other
@@ -117,7 +117,7 @@ def separate(pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
     return other
 
 
-def _chain(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:
+def _chain(pipe: IterDataPipe[object]) -> Iterator[IterDataPipe[object]]:
     """Yield the pipes upstream of `pipe`, as long as there is one.
 
     A stage that batches is the last.
@@ -130,13 +130,13 @@ def _chain(pipe: IterDataPipe[Any]) -> Iterator[IterDataPipe[Any]]:
         above = parents(above[0])
 
 
-def planned_above(pipe: IterDataPipe[Any]) -> PlannedStage | None:
+def planned_above(pipe: IterDataPipe[object]) -> PlannedStage | None:
     """Return the planned stage upstream of `pipe`, with no batches between."""
     *_, last = [None, *_chain(pipe)]
     return last if isinstance(last, PlannedStage) else None
 
 
-def slots_above(pipe: IterDataPipe[Any]) -> SlotStage | None:
+def slots_above(pipe: IterDataPipe[object]) -> SlotStage | None:
     """Return the nearest upstream stage that knows an item's batch.
 
     None without a plan.
@@ -146,13 +146,13 @@ def slots_above(pipe: IterDataPipe[Any]) -> SlotStage | None:
     return next(above for above in _chain(pipe) if isinstance(above, SlotStage) and above.effect().holds)
 
 
-def gives_as_many(pipe: IterDataPipe[Any]) -> bool:
+def gives_as_many(pipe: IterDataPipe[object]) -> bool:
     """Return whether no stage from `pipe` to the plan gives additional items."""
     stages = (stage_of(above) for above in _chain(pipe) if not isinstance(above, PlannedStage))
     return all(stage.effect().gives in ("each", "fewer") for stage in stages)
 
 
-def drawn_above(pipe: IterDataPipe[Any]) -> DrawnStage | None:
+def drawn_above(pipe: IterDataPipe[object]) -> DrawnStage | None:
     """Return the nearest upstream stage that knows an item's draw.
 
     None without a plan.
@@ -165,7 +165,7 @@ def drawn_above(pipe: IterDataPipe[Any]) -> DrawnStage | None:
     return None
 
 
-def maker_of_rows(pipe: IterDataPipe[Any]) -> Stage | None:
+def maker_of_rows(pipe: IterDataPipe[object]) -> Stage | None:
     """Return the upstream stage that can make the rows of its batches.
 
     All stages in between must hand them on.
@@ -179,7 +179,7 @@ def maker_of_rows(pipe: IterDataPipe[Any]) -> Stage | None:
     return None
 
 
-def say_no_steps(source: IterDataPipe[Any], name: str) -> None:
+def say_no_steps(source: IterDataPipe[object], name: str) -> None:
     """Warn that items downstream of planned batches are not steps.
 
     Called where a stage is made.
@@ -193,12 +193,12 @@ def say_no_steps(source: IterDataPipe[Any], name: str) -> None:
         )
 
 
-def plan_of(tail: IterDataPipe[Any]) -> PlannedStage | None:
+def plan_of(tail: IterDataPipe[object]) -> PlannedStage | None:
     """Return the stage of a pipe that reads by a plan, if it has one."""
     return next((above for above in upstream(tail) if isinstance(above, PlannedStage)), None)
 
 
-def check_planned(tail: IterDataPipe[Any]) -> PlannedStage | None:
+def check_planned(tail: IterDataPipe[object]) -> PlannedStage | None:
     """Return the stage of a pipe that reads by a plan, if it has one.
 
     Raises:
@@ -208,7 +208,7 @@ def check_planned(tail: IterDataPipe[Any]) -> PlannedStage | None:
     return plan_of(tail)
 
 
-def not_steps(tail: IterDataPipe[Any], size: int) -> str | None:
+def not_steps(tail: IterDataPipe[object], size: int) -> str | None:
     """Return why the items of a planned pipe are not its batches.
 
     None if they are, one for one.
@@ -249,7 +249,7 @@ class SlotBatcher(Pipe[Any], DrawnStage):
         self.say_to(plan)
         return plan.batches()
 
-    def _items(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[object]:
         plan, slots = planned_above(self), slots_above(self)
         if plan is None or slots is None:
             yield from self._of_stream()
@@ -257,7 +257,7 @@ class SlotBatcher(Pipe[Any], DrawnStage):
         self.say_to(plan)
         yield from self._given_of(plan, self._as_planned(plan, slots))
 
-    def _given_of(self, plan: PlannedStage, left: Iterable[list[Any]]) -> Iterator[Any]:
+    def _given_of(self, plan: PlannedStage, left: Iterable[list[Any]]) -> Iterator[object]:
         """Yield a batch for each that was laid down, of what is `left` of it.
 
         Raises:
@@ -293,11 +293,11 @@ class SlotBatcher(Pipe[Any], DrawnStage):
         found = list(self._as_planned(plan, slots))
         return found[0] if found else []
 
-    def _of_stream(self) -> Iterator[Any]:
+    def _of_stream(self) -> Iterator[object]:
         """Yield batches of what comes, where nothing was laid down."""
         raise NotImplementedError
 
-    def _batch(self, items: list[Any]) -> Any:
+    def _batch(self, items: list[Any]) -> object:
         """Return the batch of what was put together."""
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
@@ -37,7 +37,7 @@ class SharedSeed(Unchanged):
         sends: How often one was sent.
     """
 
-    def __init__(self, source: IterDataPipe[Any]) -> None:
+    def __init__(self, source: IterDataPipe[object]) -> None:
         super().__init__(source)
         self.sent: int | None = None
         self.sends = 0
@@ -49,7 +49,7 @@ class SharedSeed(Unchanged):
         return self
 
 
-def with_shared_seed(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
+def with_shared_seed(source: IterDataPipe[object]) -> IterDataPipe[object]:
     """Return `source`, or a copy, with a `SharedSeed` upstream.
 
     It is before the sharding filter, if there is one.
@@ -60,18 +60,18 @@ def with_shared_seed(source: IterDataPipe[Any]) -> IterDataPipe[Any]:
     return SharedSeed(source) if sharder is None else _before(sharder, source)
 
 
-def _before(sharder: ShardingFilter, pipe: IterDataPipe[Any]) -> IterDataPipe[Any]:
+def _before(sharder: ShardingFilter, pipe: IterDataPipe[object]) -> IterDataPipe[object]:
     if pipe is sharder:
         return with_above(pipe, SharedSeed)
     return with_above(pipe, partial(_before, sharder))
 
 
-def shared_seed_above(pipe: IterDataPipe[Any]) -> SharedSeed | None:
+def shared_seed_above(pipe: IterDataPipe[object]) -> SharedSeed | None:
     """Return the nearest `SharedSeed` above `pipe`, or None."""
     return next((above for above in upstream(pipe) if isinstance(above, SharedSeed)), None)
 
 
-def sharder_above(pipe: IterDataPipe[Any]) -> ShardingFilter | None:
+def sharder_above(pipe: IterDataPipe[object]) -> ShardingFilter | None:
     """Return the nearest sharding filter above `pipe`, or None."""
     return next((above for above in upstream(pipe) if isinstance(above, ShardingFilter)), None)
 
@@ -91,7 +91,7 @@ class SharedEpochSeed(EpochSeed):
         super().__init__(seed)
         self._sends = 0
 
-    def next_epoch_of(self, pipe: IterDataPipe[Any]) -> int:
+    def next_epoch_of(self, pipe: IterDataPipe[object]) -> int:
         """Return the seed of the epoch that the calling stage `pipe` begins now."""
         shared = shared_seed_above(pipe)
         if shared is not None and shared.sends != self._sends:
@@ -110,7 +110,7 @@ class SampleSeeds:
         own_seed: What takes its place below a plan, where the seed of the run and the draw say the rest.
     """
 
-    def __init__(self, pipe: IterDataPipe[Any], epoch_seed: int, own_seed: int = 0) -> None:
+    def __init__(self, pipe: IterDataPipe[object], epoch_seed: int, own_seed: int = 0) -> None:
         self.epoch_seed = epoch_seed
         self._own_seed = own_seed
         self._plan: PlannedStage | None = None
@@ -127,7 +127,7 @@ class SampleSeeds:
         self._shared = shared_seed_above(pipe)
         self._count = 0
 
-    def of(self, item: Any) -> int:
+    def of(self, item: object) -> int:
         """Return the seed for `item`, from its key or the number of items before.
 
         The key of an item that is a URL is the URL.
@@ -147,7 +147,7 @@ class SampleSeeds:
         sent = self._shared.sent if self._shared is not None else None  # another one in each pass
         return mix_seed(self.epoch_seed, "key", name, shard, sent)
 
-    def _of_draw(self, item: Any) -> int:
+    def _of_draw(self, item: object) -> int:
         """Return the seed for an item downstream of a plan.
 
         It follows from its draw, and from the number of earlier items of that draw.
@@ -174,7 +174,7 @@ class SampleSeeds:
             )
 
 
-def reseed(pipe: IterDataPipe[Any], seed: int) -> None:
+def reseed(pipe: IterDataPipe[object], seed: int) -> None:
     """Send random stages at and above `pipe` seeds that follow from `seed`."""
     for index, above in enumerate(upstream(pipe)):
         if callable(getattr(above, "set_seed", None)):

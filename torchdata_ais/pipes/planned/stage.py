@@ -140,7 +140,7 @@ class PlannedStage(SlotStage):
         self._given = share
 
     def apply_sharding(
-        self, num_of_instances: int, instance_id: int, sharding_group: Any = SHARDING_PRIORITIES.DEFAULT
+        self, num_of_instances: int, instance_id: int, sharding_group: object = SHARDING_PRIORITIES.DEFAULT
     ) -> None:
         """Take a part of a split over ranks or workers: loaders call it."""
         self._groups = {**self._groups, sharding_group: (num_of_instances, instance_id)}

@@ -30,7 +30,7 @@ from torchdata_ais.urls import (
 from torchdata_ais.urls.parsing import CLASSES_FILE, INDEX_FOLDER, is_shard
 
 
-def described(source: Any) -> str:
+def described(source: object) -> str:
     """Return the name of a source in messages."""
     if isinstance(source, str):
         try:
@@ -53,7 +53,7 @@ _SLIPS = (
 )
 
 
-def _todo(source: Any) -> str:
+def _todo(source: object) -> str:
     """Return advice for an empty result: a slip in the name, or where to look."""
     text = source if isinstance(source, str) else ""
     slip = next((todo for sign, todo in _SLIPS if sign.search(text)), None)
@@ -61,7 +61,7 @@ def _todo(source: Any) -> str:
 
 
 def nothing_found(
-    source: Any, prefix: str, template: str | None, regex: str | None, listed: int
+    source: object, prefix: str, template: str | None, regex: str | None, listed: int
 ) -> NotFoundError:
     """Return the error for a source without any of the requested objects.
 
@@ -101,7 +101,7 @@ class _Selection:
     template: str | None
     pattern: re.Pattern[str] | None
     etl_params: dict[str, str] = field(default_factory=dict)
-    etl: Any = None
+    etl: object = None
     beside: bool = False
 
     def takes(self, name: str) -> bool:
@@ -109,10 +109,10 @@ class _Selection:
 
 
 def list_objects(
-    source: Any,
+    source: object,
     *,
     prefix: str = "",
-    etl: Any = None,
+    etl: object = None,
     etl_name: str | None = None,
     template: str | None = None,
     regex: str | None = None,
@@ -312,7 +312,7 @@ def _place_of(bucket: Any) -> Location:
     return bucket_place(bucket).at(resolve_options(client=bucket.client).endpoint)
 
 
-def options_with(client: Any, options: StoreOptions) -> StoreOptions:
+def options_with(client: object, options: StoreOptions) -> StoreOptions:
     """Return `options` with those of the client of an SDK bucket."""
     own = resolve_options(client=client)
     return replace(
@@ -337,7 +337,7 @@ def _url(place: Location, wanted: _Selection, known: Entry | ObjectURL | None = 
     return ObjectURL(place.url(), known.size, known.checksum, known.version)
 
 
-def _etl_params(etl: Any, etl_name: str | None) -> dict[str, str]:
+def _etl_params(etl: object, etl_name: str | None) -> dict[str, str]:
     """Return the query parameters of a transform."""
     if etl is None:
         return etl_query(etl_name)

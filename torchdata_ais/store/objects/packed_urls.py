@@ -218,7 +218,7 @@ class PackedURLs:
         if there is not None:
             self._take(there, self._endpoint)
 
-    def __deepcopy__(self, _: Any) -> PackedURLs:
+    def __deepcopy__(self, _: object) -> PackedURLs:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ class _Renewed:
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
 
-    def __call__(self, request: Any) -> Any:
+    def __call__(self, request: Any) -> object:
         request.headers["Authorization"] = f"Bearer {self._options.bearer}"
         return request
 
@@ -65,7 +65,7 @@ class _Login:
     def __init__(self, name: str, password: str) -> None:
         self._value = basic(name, password)
 
-    def __call__(self, request: Any) -> Any:
+    def __call__(self, request: Any) -> object:
         request.headers["Authorization"] = self._value
         return request
 
@@ -167,7 +167,7 @@ def check_new_name(place: Location) -> None:
         )
 
 
-def make_bucket(client: Any, place: Location, options: StoreOptions) -> None:
+def make_bucket(client: object, place: Location, options: StoreOptions) -> None:
     """Make the bucket of `place` if it is missing.
 
     Buckets of other providers are not made.

@@ -42,7 +42,7 @@ def check_version() -> None:
         ) from error
 
 
-def client_of(endpoint: str, **options: Any) -> Any:
+def client_of(endpoint: str, **options: object) -> Any:
     """Return a client that tries each request once.
 
     `options` are those of the SDK's class.
@@ -65,7 +65,7 @@ def session_of(client: Any) -> Any:
     return client._request_client.session_manager.session
 
 
-def send_by(client: Any, method: str, **request: Any) -> Any:
+def send_by(client: Any, method: str, **request: object) -> Any:
     """Return the answer to a request that the SDK may have no method for."""
     return client._request_client.request(method, **request)
 
@@ -81,12 +81,12 @@ def namespace_of(text: str) -> Any:
     return _names(".types").Namespace(uuid=uuid, name=name) if text else None
 
 
-def is_bucket(source: Any) -> bool:
+def is_bucket(source: object) -> bool:
     """Return whether `source` is the SDK's bucket, and lists as that does."""
     return _sdk_in_use() and _lists_as(source, _names("").Bucket)
 
 
-def is_group(source: Any) -> bool:
+def is_group(source: object) -> bool:
     """Return whether `source` is an SDK group of objects, listed like one."""
     return _sdk_in_use() and _lists_as(source, _names(".multiobj").ObjectGroup)
 
@@ -95,7 +95,7 @@ def _sdk_in_use() -> bool:
     return "aistore.sdk" in sys.modules  # else none can exist
 
 
-def _lists_as(source: Any, kind: Any) -> bool:
+def _lists_as(source: object, kind: Any) -> bool:
     # A subclass with another listing method is called like any other source.
     return isinstance(source, kind) and type(source).list_urls is kind.list_urls
 
@@ -105,7 +105,7 @@ def etl_config(name: str) -> Any:
     return _names(".etl").ETLConfig(name=name)
 
 
-def etl_payload(server: Any) -> str:
+def etl_payload(server: object) -> str:
     """Return a server class, as it is sent to the cluster."""
     text: str = _names(".etl.webserver").serialize_class(server)
     return text

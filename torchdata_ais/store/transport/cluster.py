@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -13,7 +13,7 @@ from torchdata_ais.store.transport.options import StoreOptions, Token
 
 
 def resolve_options(
-    *, client: Any = None, endpoint: str | None = None, token: Token = None, **overrides: Any
+    *, client: object = None, endpoint: str | None = None, token: Token = None
 ) -> StoreOptions:
     """Return the resolved options.
 
@@ -24,22 +24,15 @@ def resolve_options(
         endpoint: The cluster; else that of `client`, else ``AIS_ENDPOINT``, else ``""``.
         token: Bearer token; else that of `client`, else ``AIS_AUTHN_TOKEN``, else that in the file
             ``AIS_AUTHN_TOKEN_FILE``.
-        **overrides: Other fields of `StoreOptions`. None counts as not given; a timeout of 0 means no limit.
 
     Raises:
-        UsageError: An unknown option, a malformed endpoint, or a malformed environment variable.
+        UsageError: A malformed endpoint, or a malformed environment variable.
 
     Example:
         >>> resolve_options(endpoint="http://h:51080", token="secret")  # doctest: +ELLIPSIS
         StoreOptions(endpoint='http://h:51080', ca_cert=...
     """
-    known = {spec.name for spec in fields(StoreOptions)}
-    unknown = set(overrides) - known
-    if unknown:
-        raise UsageError.at(
-            f"unknown option {', '.join(sorted(unknown))}", todo=f"use one of {', '.join(sorted(known))}"
-        )
-    given = {"endpoint": endpoint, "token": token, **overrides}
+    given = {"endpoint": endpoint, "token": token}
     values: dict[str, Any] = {**_from_environment(os.environ)}
     for layer in (_from_client(client), given):
         values.update((name, value) for name, value in layer.items() if value is not None)

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPException
-from typing import Any
 from urllib.parse import urlsplit
 
 import urllib3
@@ -68,7 +67,7 @@ def send_once(
     timeout: urllib3.Timeout,
     *,
     headers: Mapping[str, str],
-    body: Any = None,
+    body: object = None,
 ) -> BaseHTTPResponse:
     """Send one request and return its response, with any status.
 

@@ -25,7 +25,7 @@ class _Head:
             raise RemoteDisconnected("the connection was closed within the head of the response")
         return line
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._lines, name)
 
 

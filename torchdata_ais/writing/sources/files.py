@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torchdata_ais._util.files import naming, open_regular
 from torchdata_ais.codecs.handlers import FIELD_KINDS, MEDIA_KINDS
@@ -101,7 +101,7 @@ def split_ending(path: str) -> tuple[str, str]:
     return (f"{folder}{slash}{stem}", ending.lower()) if dot and stem else (path, "")
 
 
-def is_table(named: Any) -> bool:
+def is_table(named: object) -> bool:
     """Return whether this is a path or URL of a table."""
     return isinstance(named, str | os.PathLike) and os.fsdecode(named).lower().endswith(TABLES)
 

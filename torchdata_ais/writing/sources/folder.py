@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
 
 import xxhash
 
@@ -14,6 +13,7 @@ from torchdata_ais.codecs import EncodeError
 from torchdata_ais.codecs.handlers import FIELD_KINDS
 from torchdata_ais.errors import DuplicateFieldError, NotFoundError, SampleError, UsageError
 from torchdata_ais.errors.text import Remedy
+from torchdata_ais.samples import Fields
 from torchdata_ais.writing.sources.files import (
     MEDIA,
     PICTURES,
@@ -51,7 +51,7 @@ class LoadFiles:
         """Return the same with classes numbered as in `classes`."""
         return replace(self, classes=tuple(classes))
 
-    def __call__(self, item: Item) -> dict[str, Any]:
+    def __call__(self, item: Item) -> Fields:
         """Return the sample.
 
         Raises:
@@ -59,7 +59,7 @@ class LoadFiles:
             OSError: A file cannot be read; it is named.
         """
         key, parts = item
-        sample: dict[str, Any] = {"__key__": key, "__url__": self.folder.where(parts[0][1])}
+        sample: Fields = {"__key__": key, "__url__": self.folder.where(parts[0][1])}
         if self.classes and all(field != "cls" for field, _ in parts):
             sample["cls"] = self.classes.index(parts[0][1].partition("/")[0])
         for field, path in parts:
@@ -154,15 +154,22 @@ def media_folder(
     digest = xxhash.xxh64()
     for file in found:
         digest.update(f"{file.path} {file.size}\n".encode("utf-8", "surrogateescape"))
-    kinds = {file.ending for file in found} & main
-    unit = "image" if kinds <= PICTURES else "sound" if kinds <= SOUNDS else "file"
-    source = ListSource(unit, items, digest.hexdigest(), LoadFiles(folder.reader(), tuple(classes), main))
+    source = ListSource(
+        _unit_of({file.ending for file in found} & main),
+        items,
+        digest.hexdigest(),
+        LoadFiles(folder.reader(), tuple(classes), main),
+    )
     source.notes = {"classes": classes} if classes else {}
     source.by_class = len(classes) > 1
     for empty in sorted({*classes} - {path.partition("/")[0] for path in groups}):
         omitted.add(f"a folder without a {what}, though a class", f"{empty}/")
     source.left_out = left_out(omitted)
     return source
+
+
+def _unit_of(kinds: Set[str]) -> str:
+    return "image" if kinds <= PICTURES else "sound" if kinds <= SOUNDS else "file"
 
 
 def picture_field(endings: Iterable[str], options: SourceOptions) -> Mapping[str, str]:

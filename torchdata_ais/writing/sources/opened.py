@@ -10,7 +10,7 @@ from typing import Any
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.errors.text import Remedy, in_commands, in_programs
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.urls import parse_url, redact
+from torchdata_ais.urls import Location, parse_url, redact
 from torchdata_ais.urls.parsing import is_shard
 from torchdata_ais.writing.sources.files import (
     MEDIA,
@@ -105,6 +105,7 @@ Store = Callable[[], StoreOptions]
 _NO_SOURCES = MEDIA | {"zip", "xlsx", "xls", "json", "txt", "7z", "rar"}
 
 
+# One decision with many branches: each kind is excluded before the next is looked for, and the order counts.
 def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
     """Return the source of this kind, or of the kind that its name suggests.
 
@@ -163,7 +164,7 @@ def _layout_of(folder: Path, kind: str) -> tuple[str, list[Path]]:
     return kind, []
 
 
-def _shards(source: Any, how: SourceOptions, store: Store) -> ShardSource:
+def _shards(source: object, how: SourceOptions, store: Store) -> ShardSource:
     if how.kind == "auto":
         _check_archive(source)
     omitted = Omitted()
@@ -192,7 +193,7 @@ def _check_inside(folder: str | os.PathLike[str], table: str | os.PathLike[str])
         )
 
 
-def _bucket_folder(source: Any, how: SourceOptions, store: Store) -> BucketFolder | None:
+def _bucket_folder(source: object, how: SourceOptions, store: Store) -> BucketFolder | None:
     """Return the media files of a bucket, if the source is a bucket folder.
 
     Raises:
@@ -201,12 +202,7 @@ def _bucket_folder(source: Any, how: SourceOptions, store: Store) -> BucketFolde
     if not isinstance(source, str) or how.kind in ("table", "shards") or is_table(source):
         return None
     place = parse_url(source)
-    if place.kind == "http" and (how.kind != "auto" or source.endswith("/")):
-        raise UsageError.at(
-            "a web server tells nobody what is in a folder",
-            todo="name shards, or a table of their URLs (.csv, .jsonl, .parquet)",
-            url=redact(source),
-        )
+    _check_server(source, place, how)
     if place.kind != "object" or place.params or "{" in place.name or is_shard(place.name):
         return None
     found = BucketFolder.at(place.uri, store())
@@ -226,6 +222,16 @@ def _bucket_folder(source: Any, how: SourceOptions, store: Store) -> BucketFolde
     return found
 
 
+def _check_server(source: str, place: Location, how: SourceOptions) -> None:
+    """Refuse a folder of a web server."""
+    if place.kind == "http" and (how.kind != "auto" or source.endswith("/")):
+        raise UsageError.at(
+            "a web server tells nobody what is in a folder",
+            todo="name shards, or a table of their URLs (.csv, .jsonl, .parquet)",
+            url=redact(source),
+        )
+
+
 def _table(names: list[str], how: SourceOptions, store: Store, is_empty_folder: bool) -> Source:
     if is_empty_folder:
         raise NotFoundError.at(
@@ -239,7 +245,7 @@ def _table(names: list[str], how: SourceOptions, store: Store, is_empty_folder: 
     return table(names, options, root=base, columns=how.columns, source_options=how)
 
 
-def _check_folder(source: Any, is_folder: bool) -> None:
+def _check_folder(source: object, is_folder: bool) -> None:
     if not isinstance(source, str | os.PathLike):
         raise UsageError.at(
             f"a folder is one path, not a {type(source).__name__} of several", todo="convert them one by one"
@@ -274,7 +280,7 @@ def _both(shard: str, other: str, folder: str) -> UsageError:
     )
 
 
-def _check_archive(source: Any) -> None:
+def _check_archive(source: object) -> None:
     """Refuse a file of this machine whose name is not that of a shard."""
     if not isinstance(source, str | os.PathLike) or not Path(source).is_file():
         return

@@ -86,7 +86,7 @@ class ParquetRows(Rows):
         UsageError: One is not a Parquet file, or has other columns than the first.
     """
 
-    def __init__(self, files: Sequence[tuple[str, Any]]) -> None:
+    def __init__(self, files: Sequence[tuple[str, object]]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -175,7 +175,7 @@ def _plain(row: Row) -> Row:
     return {name: _plain_value(value) for name, value in row.items()}
 
 
-def _plain_value(value: Any) -> Any:
+def _plain_value(value: object) -> object:
     if isinstance(value, dt.datetime | dt.date | dt.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal | dt.timedelta):
@@ -310,7 +310,7 @@ def read_bytes(url: str, options: StoreOptions) -> bytes:
         return b"".join(blocks)
 
 
-def _opened(url: str, options: StoreOptions) -> Any:
+def _opened(url: str, options: StoreOptions) -> object:
     """Return the path of a file, or an object's bytes."""
     import pyarrow as pa
 

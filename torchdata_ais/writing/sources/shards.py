@@ -102,7 +102,7 @@ def read_samples(url: str, options: StoreOptions, *, start: int = 0) -> Iterator
 
 
 def find_shards(
-    source: Any, options: Callable[[], StoreOptions], omitted: Omitted, *, outside: bool = False
+    source: object, options: Callable[[], StoreOptions], omitted: Omitted, *, outside: bool = False
 ) -> list[str]:
     """Return the shards of paths, URLs, templates, prefixes and folders.
 

@@ -10,12 +10,13 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from torchdata_ais._util.arguments import checked_options
 from torchdata_ais.codecs.handlers import FIELD_KINDS, MEDIA_KINDS
 from torchdata_ais.errors import UsageError
 from torchdata_ais.errors.text import Remedy, Way, in_commands, in_programs
+from torchdata_ais.samples import Fields
 from torchdata_ais.writing.classes import other_numbers
 
 _K = TypeVar("_K", bound=Hashable)
@@ -80,18 +81,18 @@ class Source(ABC):
         by_class: Whether the items come class after class.
     """
 
-    def __init__(self, unit: str, total: int, digest: str, load: Callable[[Any], dict[str, Any]]) -> None:
+    def __init__(self, unit: str, total: int, digest: str, load: Callable[[Any], Fields]) -> None:
         self.unit, self.total, self.digest, self.load = unit, total, digest, load
         self.notes: dict[str, Any] = {}
         self.left_out: list[LeftOut] = []
         self.by_class = False
 
     @abstractmethod
-    def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
+    def items(self, cursor: object = None) -> Iterator[tuple[Any, Any]]:
         """Yield ``(cursor, item)``; a cursor is the JSON position after its item."""
 
     @abstractmethod
-    def done(self, cursor: Any) -> int:
+    def done(self, cursor: object) -> int:
         """Return how many units are over at a cursor."""
 
     @abstractmethod
@@ -126,9 +127,7 @@ class ListSource(Source):
         load: See `Source`.
     """
 
-    def __init__(
-        self, unit: str, items: Sequence[Any], digest: str, load: Callable[[Any], dict[str, Any]]
-    ) -> None:
+    def __init__(self, unit: str, items: Sequence[Any], digest: str, load: Callable[[Any], Fields]) -> None:
         super().__init__(unit, len(items), digest, load)
         self._items = items
         self._positions: Sequence[int] = range(len(items))
@@ -138,7 +137,7 @@ class ListSource(Source):
         begin = cursor or 0
         yield from enumerate(self._take(self._positions[begin:]), begin + 1)
 
-    def _take(self, positions: Sequence[int]) -> Iterator[Any]:
+    def _take(self, positions: Sequence[int]) -> Iterator[object]:
         return (self._items[position] for position in positions)
 
     def done(self, cursor: Any) -> int:
@@ -172,19 +171,6 @@ def by_columns(text: str, columns: Mapping[str, str]) -> tuple[Way, Way]:
 Kind = Literal["auto", "images", "audio", "table", "shards"]
 _NAMES = {2: ("train", "val"), 3: ("train", "val", "test")}
 _FRACTION = re.compile(r"(?:(?P<name>[\w.-]+)=)?(?P<part>\d*\.?\d+)")
-
-
-class SourceNames(TypedDict, total=False):
-    """The single names of `SourceOptions`."""
-
-    kind: Kind
-    columns: Mapping[str, str] | None
-    root: str | os.PathLike[str] | None
-    shuffle: bool
-    image_field: str | None
-    part: str | None
-    split: str | None
-    allow_outside: bool
 
 
 @checked_options
@@ -227,10 +213,6 @@ class SourceOptions:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        if self.columns is not None and not isinstance(self.columns, Mapping):
-            raise UsageError.at(
-                f"columns={self.columns!r} says no names", todo='pass columns={"image_path": "jpg"}'
-            )
         for column, field in (self.columns or {}).items():
             if str(field).startswith("."):
                 raise UsageError.at(

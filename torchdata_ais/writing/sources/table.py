@@ -17,6 +17,7 @@ from torchdata_ais.codecs import IMAGE_EXTENSIONS, EncodeError
 from torchdata_ais.codecs.handlers import FIELD_KINDS, ending_by_sign
 from torchdata_ais.errors import MissingFieldError, NotFoundError, SampleError, UsageError
 from torchdata_ais.errors.text import Remedy
+from torchdata_ais.samples import Fields
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.urls import ShardPlaces, below_fault, parse_url, path_fault, redact, shown_name
 from torchdata_ais.writing.sources.files import MEDIA, OUTSIDE_CELL, PICTURES, Omitted, split_ending
@@ -135,7 +136,7 @@ class TableColumns:
         return names, {name: number for number, name in enumerate(names)}
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> object:
     """Return the whole number that a label is; None of NaN.
 
     pandas makes floats of integers with gaps. Anything else is returned as it is.
@@ -150,7 +151,7 @@ def _whole(value: Any) -> Any:
     return int(found[1]) if found else value
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: object) -> str:
     if isinstance(value, Mapping):
         return _kind_of(value.get("bytes")) or _kind_of(value.get("path"))
     if isinstance(value, bytes):
@@ -201,7 +202,8 @@ class LoadRow:
     numbers: Mapping[str, int]
     outside: bool = False
 
-    def __call__(self, item: tuple[int, Row]) -> dict[str, Any]:
+    # Many branches: a cell is a file, a class, a value or bytes by its column and content, and each can be wrong.
+    def __call__(self, item: tuple[int, Row]) -> Fields:
         """Return the sample.
 
         Raises:
@@ -230,8 +232,8 @@ class LoadRow:
                 todo=Remedy("fill it in", 'go on without it by on_error="skip"'),
                 key=key,
             )
-        sample: dict[str, Any] = {"__key__": key}
-        rest: dict[str, Any] = {}
+        sample: Fields = {"__key__": key}
+        rest: Fields = {}
         for name, (column, value) in row.items():
             where = f"row {counted}, column {column!r}"
             if column in self.files:
@@ -287,7 +289,7 @@ class LoadRow:
             path = named.uri  # the URL of an object in the same cluster
         return bool(ShardPlaces.of([f"{base.uri}/"]).fault(path))
 
-    def _put_rest(self, sample: dict[str, Any], rest: dict[str, Any], column: str) -> None:
+    def _put_rest(self, sample: Fields, rest: Fields, column: str) -> None:
         """Put the values without a field into the field ``json``.
 
         They are next to the entries of the column of that name.
@@ -309,7 +311,7 @@ class LoadRow:
             )
         self._put(sample, "json", {**rest, **entries})
 
-    def _put(self, sample: dict[str, Any], field: str, value: Any) -> None:
+    def _put(self, sample: Fields, field: str, value: object) -> None:
         if field in sample:
             raise EncodeError.at(
                 f"two columns give the field {field!r}",
@@ -319,7 +321,7 @@ class LoadRow:
             )
         sample[field] = value
 
-    def _file(self, value: Any, where: str, key: str) -> tuple[bytes, str]:
+    def _file(self, value: object, where: str, key: str) -> tuple[bytes, str]:
         """Return the bytes that a cell holds or names, and their name."""
         path = ""
         if isinstance(value, Mapping):

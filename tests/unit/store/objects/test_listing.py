@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ QUICK = Retry(attempts=3, backoff=0.0)
 
 @pytest.fixture(scope="module")
 def store(ais_cluster):
-    return resolve_options(endpoint=ais_cluster.endpoint, retry=QUICK)
+    return replace(resolve_options(endpoint=ais_cluster.endpoint), retry=QUICK)
 
 
 @pytest.fixture(scope="module")

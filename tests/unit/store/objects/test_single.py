@@ -40,7 +40,7 @@ class Forward(io.RawIOBase):
 
 @pytest.fixture
 def store(ais_cluster):
-    return resolve_options(endpoint=ais_cluster.endpoint, retry=Retry(attempts=3, backoff=0.0))
+    return replace(resolve_options(endpoint=ais_cluster.endpoint), retry=Retry(attempts=3, backoff=0.0))
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,6 @@ def test_malformed_variables_are_named(monkeypatch, name, value):
 
 def test_bad_options_are_refused():
     for make in (
-        lambda: resolve_options(colour="red"),
         lambda: resolve_options(client=3),
         lambda: StoreOptions(block_bytes=0),
         lambda: Retry(attempts=0),
