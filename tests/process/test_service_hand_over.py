@@ -27,7 +27,7 @@ from torchdata_ais.workers.pickling import pack, unpack
 
 def descriptors() -> int:
     give_back_done()
-    gc.collect(1)  # what tests have just left; all objects of a whole run take most of a second
+    gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
