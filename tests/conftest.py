@@ -5,10 +5,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import groupby
 
 import pytest
 import torch.utils.data
+import typer.testing
 from hypothesis import settings
 
 pytest_plugins = ["torchdata_ais.pytest_plugin", "helpers.leftovers"]
@@ -25,6 +27,9 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 # So long torch's DataLoader waits for a worker that has sent it an exception, and only then ends it; of itself, 5 s.
 torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.5
+
+# typer builds all commands again for each call of one; built once, they serve all calls of a process.
+typer.testing._get_command = cache(typer.main.get_command)
 
 # The same examples in every run, so that a change that breaks nothing fails nothing; `.ci/run` asks for "fresh" ones,
 # and for a "few" where it looks at the order of tests; `.ci/stress` for "all".
@@ -49,8 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 case.add_marker("ci")
 
 
-def pytest_collection_finish() -> None:
-    """Leave what was imported and collected out of garbage collections: tests that look for leaks ask for many."""
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collections() -> None:
+    """Leave what earlier files keep in memory out of collections, which would take most of a second each.
+
+    Tests that look for leaks ask for many, and workers that are forked share with us the pages that none has touched.
+    """
     gc.collect()
     gc.freeze()
 

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "torchdata_ais"
@@ -18,6 +19,7 @@ AVOIDED = re.compile(
 EXAMPLES = re.compile(r"^\s*(>>>|\.\.\.).*$", re.MULTILINE)
 
 
+@cache
 def docstrings() -> dict[str, str]:
     """Return the docstrings of modules, classes and functions, by file and line."""
     found = {}

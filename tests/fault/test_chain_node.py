@@ -16,19 +16,25 @@ from torchdata_ais.testing import shard_bytes
 
 pytestmark = pytest.mark.kills
 
+COUNT = 120
 IMAGE = os.urandom(200_000)
-MEMBERS = [
-    (f"{number:06d}.{field}", data)
-    for number in range(120)
-    for field, data in (("jpg", IMAGE), ("cls", b"1"))
-]
-SHARD = shard_bytes(MEMBERS)
+
+
+@pytest.fixture(scope="module")
+def shard() -> bytes:
+    return shard_bytes(
+        [
+            (f"{number:06d}.{field}", data)
+            for number in range(COUNT)
+            for field, data in (("jpg", IMAGE), ("cls", b"1"))
+        ]
+    )
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
+def cluster(shard: bytes) -> Iterator[LocalCluster]:
     with LocalCluster(targets=1) as cluster:
-        cluster.client().bucket("b").create().object("s.tar").get_writer().put_content(SHARD)
+        cluster.client().bucket("b").create().object("s.tar").get_writer().put_content(shard)
         yield cluster
 
 
@@ -66,7 +72,7 @@ def test_a_cluster_that_is_killed(cluster: LocalCluster) -> None:
     assert f"{count} of its samples had been passed on" in text
     assert "Check that the cluster is up" in text
     assert (error.url, error.attempt) == ("ais://b/s.tar", 3)
-    assert 3 * 200_000 < error.offset < len(SHARD)
+    assert 3 * len(IMAGE) < error.offset < COUNT * len(IMAGE)
 
 
 def test_a_cluster_that_stands_still(cluster: LocalCluster) -> None:

@@ -28,13 +28,6 @@ pytestmark = pytest.mark.kills
 
 COUNT = 150
 IMAGE = bytes(range(256)) * 1000
-SHARD = shard_bytes(
-    [
-        (f"{number:06d}.{field}", data)
-        for number in range(COUNT)
-        for field, data in (("jpg", IMAGE), ("cls", b"1"))
-    ]
-)
 NEXT = shard_bytes([(f"{number:06d}.cls", b"2") for number in range(4)])  # the same keys, in the next shard
 
 TARGET = """
@@ -63,11 +56,22 @@ class Cluster:
         self.proxy.__exit__()
 
 
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    members = [
+        (f"{number:06d}.{field}", data)
+        for number in range(COUNT)
+        for field, data in (("jpg", IMAGE), ("cls", b"1"))
+    ]
+    path = tmp_path_factory.mktemp("shard") / "s-0.tar"
+    path.write_bytes(shard_bytes(members))
+    return path
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    (tmp_path / "s-0.tar").write_bytes(SHARD)
+def cluster(shard: Path) -> Iterator[Cluster]:
     dying = subprocess.Popen(
-        [sys.executable, "-c", TARGET, str(tmp_path / "s-0.tar")],
+        [sys.executable, "-c", TARGET, str(shard)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -131,7 +135,7 @@ def check_told(error: Exception | None, cluster: Cluster, keys: list[str]) -> No
     assert said is not None
     assert int(said[1]) == len(keys)  # group_samples holds none back
     assert (error.url, error.attempt) == ("ais://b/s-0.tar", 3)
-    assert 3 * len(IMAGE) < (error.offset or 0) < len(SHARD)
+    assert 3 * len(IMAGE) < (error.offset or 0) < COUNT * len(IMAGE)
     assert keys == [f"{number:06d}" for number in range(len(keys))]
 
 

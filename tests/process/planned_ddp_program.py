@@ -17,9 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
 from torchdata_ais import AISSampleReader, Mixture, SampleIndex, ais_loader
@@ -34,9 +32,13 @@ class Model:
         self.model = model
 
     def state_dict(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
         return get_model_state_dict(self.model)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        from torch.distributed.checkpoint.state_dict import set_model_state_dict
+
         set_model_state_dict(self.model, state)
 
 
@@ -47,6 +49,8 @@ def forever(loader: Any) -> Any:
 
 def main() -> None:
     """Train from the last checkpoint to the last step."""
+    import torch.distributed.checkpoint as dcp  # 50 MB and a second, also of each process that collects tests
+
     job = json.loads(Path(sys.argv[1]).read_text())
     folder = Path(job["folder"])
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])

@@ -127,6 +127,11 @@ def be_rank(job: Job, state: Any, log: Path, how: dict[str, Any]) -> None:
             time.sleep(0.001)
 
 
+def written(log: Path) -> int:
+    """Return how many steps a log has so far."""
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
 def lines(log: Path) -> list[Any]:
     if not log.exists():
         return []
@@ -167,7 +172,7 @@ def train(dice: random.Random, job: Job, state: Any, folder: Path, context: str)
         left = job.steps - job.given(state)
         watched, most = dice.randrange(ranks), dice.randint(0, left)
         there, deadline = -1, 0.0
-        while (now := len(lines(logs[watched]))) < most and processes[watched].is_alive():
+        while (now := written(logs[watched])) < most and processes[watched].is_alive():
             if now > there:  # each epoch may begin with a process that imports torch
                 there, deadline = now, time.monotonic() + WITHIN_S
             assert time.monotonic() < deadline, "a rank does not go on"

@@ -79,6 +79,8 @@ def flat(answers: list[dict[str, Any]], epoch: int) -> list[int]:
 
 
 BOTH = pytest.mark.parametrize("run", [forked, pytest.param(programs, marks=pytest.mark.ci)])
+FORKED = pytest.mark.parametrize("run", [forked, pytest.param(programs, marks=pytest.mark.slow)])
+"""What a rank does at the end of an epoch is the same however it was started: ``.ci/stress`` starts programs, too."""
 
 
 @pytest.mark.quick(1)
@@ -92,13 +94,13 @@ def test_promise_3_ranks_and_workers_give_every_sample_once(
     assert answers[0]["epochs"][0] != answers[0]["epochs"][1]
 
 
-@BOTH
+@FORKED
 def test_fewer_shards_than_ranks_and_workers(urls: list[str], tmp_path: Path, run: Run) -> None:
     answers = run(tmp_path, 2, urls=urls[1:2], workers=2)
     assert flat(answers, 0) == list(range(1, 10))
 
 
-@BOTH
+@FORKED
 def test_shortest_stops_all_ranks_together(urls: list[str], tmp_path: Path, run: Run) -> None:
     answers = run(tmp_path, 2, urls=urls, workers=1, steps="shortest")
     lengths = [len(answer["epochs"][0]) for answer in answers]
@@ -106,7 +108,7 @@ def test_shortest_stops_all_ranks_together(urls: list[str], tmp_path: Path, run:
     assert len(set(flat(answers, 0))) == len(flat(answers, 0))
 
 
-@BOTH
+@FORKED
 def test_pad_repeats_until_the_longest_rank_has_ended(urls: list[str], tmp_path: Path, run: Run) -> None:
     answers = run(tmp_path, 2, urls=urls, workers=1, steps="pad")
     lengths = [len(answer["epochs"][0]) for answer in answers]
@@ -115,7 +117,7 @@ def test_pad_repeats_until_the_longest_rank_has_ended(urls: list[str], tmp_path:
     assert sum(answer["repeated"][0] for answer in answers) > 0
 
 
-@BOTH
+@FORKED
 def test_a_number_of_steps_goes_on_where_the_last_epoch_stopped(
     urls: list[str], tmp_path: Path, run: Run
 ) -> None:
