@@ -703,7 +703,7 @@ class AISLoader:
         Args:
             state: One rank's `state_dict`, or the result of `merge_states` for all ranks. By index any rank's is that
                 of all.
-            allow: By index, permitted changes: ``"batch"`` (the global batch), ``"weights"``, ``"sources"``. Nothing
+            allow: By index, permitted changes: ``"batch"`` (the global batch), ``"weights"``, ``"sources"``, ``"schedule"``. Nothing
                 is lost or repeated by it.
 
         Raises:
