@@ -703,8 +703,8 @@ class AISLoader:
         Args:
             state: One rank's `state_dict`, or the result of `merge_states` for all ranks. By index any rank's is that
                 of all.
-            allow: By index, permitted changes: ``"batch"`` (the global batch), ``"weights"``, ``"sources"``, ``"schedule"``. Nothing
-                is lost or repeated by it.
+            allow: By index, permitted changes: ``"batch"`` (the global batch), ``"weights"``, ``"sources"``,
+                ``"schedule"``. Nothing is lost or repeated by it.
 
         Raises:
             StateError: It is not a state, of another version, damaged, or of another pipeline. The loader is then as
