@@ -109,7 +109,7 @@ def repeats(values: list[int]) -> int:
     scheduled=st.booleans(),
     seed=st.integers(0, 1 << 16),
 )
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_promise_3_rounds_and_epochs_hold_through_any_changes_and_resumes(
     sources: list[SampleIndex],
     epoch_steps: int | None,

@@ -159,7 +159,7 @@ def test_promise_3_an_epoch_without_epoch_steps_has_each_sample_once_whatever_th
     schedule = data.draw(schedules(1, with_weights=False))
     sources = Sources((samples,), shuffle="samples", tail=tail, changes=schedule.changes((DENOMINATOR,)))
     run = Run.begun(sources, 1, 5, ranks)
-    if any(not run.epoch(number).steps for number in range(12)):
+    if any(not run.epoch(number).steps for number in range(MOST_STEP)):
         with pytest.raises(UsageError, match="without a step"):
             run.checked()
         return

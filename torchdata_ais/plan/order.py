@@ -318,12 +318,8 @@ class MixedOrder:
             raise UsageError(f"stop is one of first, all, not {stop!r}")
         self._orders, self._stop, self._whole = list(orders), stop, whole
         self._samples = np.array([order.samples for order in orders], dtype=np.int64)
-        self._position, self._quota, self._number, self._until = (
-            position,
-            Quota(weights, least=0),
-            number,
-            until,
-        )
+        self._position, self._quota = position, Quota(weights, least=0)
+        self._number, self._until = number, until
         self.stretches = self._stretches(number, np.array(draws or [0] * len(orders), dtype=np.int64), until)
         self._begins = np.array([stretch.position for stretch in self.stretches], dtype=np.int64)
 
