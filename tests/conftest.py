@@ -64,6 +64,11 @@ def _quick_collections() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let libraries clean up at the end: some report what was left out of collections as leaks."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="module")
 def files_left_open() -> Iterator[None]:
     """For tests of webdataset, which closes no shard: the collector does so here, where nobody is blamed for it."""
