@@ -275,3 +275,9 @@ def test_a_skip_that_leaves_an_epoch_without_a_step_is_told(begin: int, end: int
         return
     with pytest.raises(UsageError, match=f"leaves epoch {empty} without a step"):
         run.checked()
+
+
+def test_weights_of_a_step_hold_where_epochs_end_with_the_data() -> None:
+    changes = Changes(stages=((3, (16384, 49152)),))
+    run = Run.begun(Sources((100, 100), weights=(32768, 32768), changes=changes), 0, 8)
+    assert [run.counts(run.position(step)) for step in (3, 5, 8)] == [(12, 12), (16, 24), (22, 42)]
