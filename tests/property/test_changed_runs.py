@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.examples import examples
 from helpers.planned_runs import mixture, numbers, pipe_over, source_shard
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from torchdata_ais import SampleIndex, Schedule, ais_loader
@@ -108,6 +108,17 @@ def repeats(values: list[int]) -> int:
     changes=st.lists(st.tuples(st.integers(1, 9), st.sampled_from(CHANGES)), min_size=1, max_size=5),
     scheduled=st.booleans(),
     seed=st.integers(0, 1 << 16),
+)
+@example(  # the same epoch changes twice
+    stop="first",
+    tail="short",
+    there=4,
+    changes=[(2, "set_schedule"), (5, "set_schedule"), (6, "weights"), (5, "weights")],
+    scheduled=False,
+    seed=60,
+)
+@example(  # a source goes and comes back
+    stop="first", tail="short", there=4, changes=[(3, "sources"), (4, "sources")], scheduled=False, seed=60
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_promise_3_rounds_and_epochs_hold_through_any_changes_and_resumes(
