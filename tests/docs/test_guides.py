@@ -12,10 +12,12 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 from typer.testing import CliRunner
 
 from torchdata_ais import errors
@@ -30,16 +32,17 @@ COMMANDS = re.compile(
 TIMES = re.compile(r" *\b[\d.]+ (ms|s)\b")
 LONG = ["large_jobs"]
 """Guides whose blocks take more than a second."""
-NEEDS = re.compile(r"# needs: ([\w.]+)\n")
+NEEDS = re.compile(r"# needs: ([\w.]+)(?:>=([\d.]+))?\n")
 LINK = re.compile(r"\]\(([\w./]+\.md)(?:#[\w-]+)?\)")
 
 
-def is_there(library: str) -> bool:
-    """Return whether a library, or a part of one (``nvidia.dali``), can be imported."""
+def is_there(library: str, least: str | None) -> bool:
+    """Return whether a library, or a part of one (``nvidia.dali``), can be imported, and is not older than `least`."""
     try:
-        return importlib.util.find_spec(library) is not None
+        there = importlib.util.find_spec(library) is not None
     except ModuleNotFoundError:
         return False
+    return there and (least is None or Version(version(library)) >= Version(least))
 
 
 def output_of(commands: str) -> str:
@@ -66,7 +69,7 @@ def run_blocks(guide: Path, *, others: bool) -> int:
             assert output_of(block["code"]) == TIMES.sub("", block["output"]), f"{guide.name}, line {line}"
             continue
         if needs := NEEDS.match(block["code"]):
-            if not others or not is_there(needs[1]):
+            if not others or not is_there(needs[1], needs[2]):
                 continue
             ran += 1
         code = compile("\n" * line + block["code"], guide, "exec")
@@ -127,7 +130,7 @@ def test_the_extra_for_guides_brings_what_their_blocks_need() -> None:
         "torchdata.nodes": "nodes",
     }  # packages, and extras of ours
     others |= dict.fromkeys(("accelerate", "datasets", "transformers"), "hf")
-    for library in set(NEEDS.findall(texts)):
+    for library in {name for name, _ in NEEDS.findall(texts)} - {"torch"}:
         assert others.get(library, library) in brought, library
 
 

@@ -22,7 +22,7 @@ import torchdata_ais.webdataset as wds
 from torchdata_ais import AISFileLoader, AISObjectLoader, Safety, ShardWriter, convert
 from torchdata_ais._util.arguments import check_function
 from torchdata_ais.cli.checks import lint_shards
-from torchdata_ais.cli.checks.reshard import reshard
+from torchdata_ais.cli.checks.resharding import reshard
 from torchdata_ais.codecs import Decoder, build_encoder
 from torchdata_ais.errors import (
     NEVER_SKIPPED,

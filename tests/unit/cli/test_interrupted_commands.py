@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from torchdata_ais.cli import app
 from torchdata_ais.cli._objects import Bucket, new_bucket
 from torchdata_ais.cli.checks import lint_shards
-from torchdata_ais.cli.checks.reshard import reshard
+from torchdata_ais.cli.checks.resharding import reshard
 from torchdata_ais.local import Status
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.testing import example_shards

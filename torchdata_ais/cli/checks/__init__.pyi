@@ -4,8 +4,8 @@ from .lint import LintReport as LintReport
 from .lint import Problem as Problem
 from .lint import ShardReport as ShardReport
 from .lint import lint_shards as lint_shards
-from .reshard import Resharded as Resharded
-from .reshard import reshard as reshard
+from .resharding import Resharded as Resharded
+from .resharding import reshard as reshard
 from .speed import Rate as Rate
 from .speed import Speed as Speed
 from .speed import measure as measure

@@ -22,7 +22,7 @@ from torchdata_ais import (
 )
 from torchdata_ais.cli.checks.doctor import diagnose
 from torchdata_ais.cli.checks.lint import lint_shards
-from torchdata_ais.cli.checks.reshard import reshard
+from torchdata_ais.cli.checks.resharding import reshard
 from torchdata_ais.cli.checks.speed import measure
 from torchdata_ais.errors import UsageError
 from torchdata_ais.examples.pets import make_shards
