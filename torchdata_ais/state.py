@@ -455,7 +455,7 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
     def __post_init__(self) -> None:
         digests = self.digests
         _require(self.seed.bit_length() <= _MOST_BITS, "a number in it is too large")
-        _require(len(self.sources) == 8 * len(digests), "its sources are no digests")
+        _require(len(self.sources) % 8 == 0, "its sources are not digests of 8 bytes")
         _require(len(set(digests)) == len(digests), "a source is there twice")
         _require(
             all(one < other for one, other in pairwise([-1, *self.counts.removed, len(digests)])),
@@ -478,6 +478,7 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
 
     def _check_counts(self) -> None:
         samples, draws, begins = self.samples, self.draws, self.begins
+        _ = self.left, self.until  # these raise unless they fit
         _require(min(samples) > 0, "a source of it has no sample")
         _require(
             all(one <= other for one, other in zip(begins, draws, strict=True)),
@@ -488,9 +489,6 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
             origin is None or origin.position in (0, sum(begins)),
             "the draws before a segment of it are not as many as its positions",
         )
-        for numbers in (self.counts.left, self.counts.until):
-            if numbers:
-                unpacked(numbers, len(samples))
         for count, windows in zip(samples, self.opened, strict=True):
             for begin, end in windows:
                 inside = begin < end and begin // count == (end - 1) // count
@@ -499,17 +497,20 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
     @property
     def digests(self) -> list[str]:
         """The digests of the sources."""
-        return [self.sources[at : at + 8].hex() for at in range(0, len(self.sources) - 7, 8)]
+        return [self.sources[at : at + 8].hex() for at in range(0, len(self.sources), 8)]
+
+    def _numbers(self, data: bytes) -> list[int]:
+        return unpacked(data, len(self.sources) // 8)
 
     @property
     def samples(self) -> list[int]:
         """The number of samples of each source."""
-        return unpacked(self.counts.samples, len(self.digests))
+        return self._numbers(self.counts.samples)
 
     @property
     def draws(self) -> list[int]:
         """The number of samples of each source before the position."""
-        return unpacked(self.counts.draws, len(self.digests))
+        return self._numbers(self.counts.draws)
 
     @property
     def position(self) -> int:
@@ -519,25 +520,24 @@ class PlanState(_PlanKind, tag="plan", kw_only=True):
     @property
     def begins(self) -> list[int]:
         """See `SourceCounts`."""
-        return unpacked(self.counts.begins, len(self.digests))
+        return self._numbers(self.counts.begins)
 
     @property
     def left(self) -> list[int]:
         """See `SourceCounts`; empty where it is."""
-        return unpacked(self.counts.left, len(self.digests)) if self.counts.left else []
+        return self._numbers(self.counts.left) if self.counts.left else []
 
     @property
     def until(self) -> list[int]:
         """See `SourceCounts`; empty where it is."""
-        return unpacked(self.counts.until, len(self.digests)) if self.counts.until else []
+        return self._numbers(self.counts.until) if self.counts.until else []
 
     @property
     def opened(self) -> list[list[tuple[int, int]]]:
         """The windows of each source that were interrupted, the oldest first."""
-        count = len(self.digests)
-        found: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        found: list[list[tuple[int, int]]] = [[] for _ in self.digests]
         for begins, ends in self.counts.opened:
-            pairs = zip(unpacked(begins, count), unpacked(ends, count), strict=True)
+            pairs = zip(self._numbers(begins), self._numbers(ends), strict=True)
             for windows, window in zip(found, pairs, strict=True):
                 if window != (0, 0):
                     windows.append(window)

@@ -130,7 +130,7 @@ def forged(edit: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         (lambda s: s.pop("plan"), "plan"),
         (lambda s: s.update(sources=""), "sources"),
         (lambda s: s.update(sources="x"), "sources"),
-        (lambda s: s.update(sources=s["sources"][:-4]), "no digests"),
+        (lambda s: s.update(sources=s["sources"][:-4]), "not digests of 8 bytes"),
         (lambda s: s.update(sources=base64.b64encode(bytes(16)).decode()), "source is there twice"),
         (lambda s: row(s, 0, [1, 1, 1]), "one number for each source"),
         (lambda s: row(s, 1, [1]), "one number for each source"),

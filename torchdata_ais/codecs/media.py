@@ -208,8 +208,8 @@ def torch_video(
         if audio:
             info["audio_fps"] = int(audio[0].rate)
             container = open_file() if video else container  # frames of both kinds alternate in the file
-            heard = _between(av, container, open_file, "audio", begin, end)
-            sound += _sound(av, heard, int(info["audio_fps"]), begin, end)
+            frames_of_sound = _between(av, container, open_file, "audio", begin, end)
+            sound += _sound(av, frames_of_sound, int(info["audio_fps"]), begin, end)
     if not taken and not sound:
         part = "" if seconds is None else f" between second {begin:g} and {seconds[1]:g}"
         raise DecodeError.at(f"the {len(data)} bytes have neither pictures nor sound{part}")

@@ -291,7 +291,9 @@ class RunUnderWay:
         self.schedule = schedule.since(step, state.epoch.step)
         new_order = (before.weights, before.max_repeats) != (schedule.weights, schedule.max_repeats)
         sources = self._run_sources()
-        self._segments = _changed_segments(state, sources, self.global_batch(), None if new_order else run)
+        self._segments = _changed_segments(
+            state, sources, self.global_batch(), self._segments[0], None if new_order else run
+        )
         self._run = self._run_of(sources, self._segments)
 
     def load(self, state: PlanState, allow: Collection[str]) -> None:
@@ -332,21 +334,21 @@ class RunUnderWay:
             self.schedule = None
         sources = self._run_sources()
         self._segments = _segments(state, sources)
-        begun = self._segments[-1]
+        last = self._segments[-1]
         if not changed and state.weights != self.data.weights_digest():
             _allowed("weights", f"other weights, and this pipe {sources.weights} of 65,536", allow)
             changed.add("weights")
         batch = self.global_batch()
-        expected = sources.changes.batch_at(begun.step, batch)
-        if "schedule" not in changed and expected != begun.global_batch:
+        expected = sources.changes.batch_at(last.step, batch)
+        if "schedule" not in changed and expected != last.global_batch:
             batch = expected
-            _allowed("batch", f"a global batch of {begun.global_batch}, and this loader {batch}", allow)
+            _allowed("batch", f"a global batch of {last.global_batch}, and this loader {batch}", allow)
             changed.add("batch")
         self._run, self.step = None, state.step
         self._coming = None if "schedule" in changed else coming
         if changed:
             before = None if changed - {"batch"} else Run(sources, self.given.seed, self._segments)
-            self._segments = _changed_segments(state, sources, batch, before)
+            self._segments = _changed_segments(state, sources, batch, self._segments[0], before)
             self.run()  # raises where that cannot be
             return
         run = self.run()
@@ -356,13 +358,16 @@ class RunUnderWay:
             raise damaged("its numbers are not those of its step")
 
 
-def _changed_segments(state: PlanState, sources: Sources, batch: int, run: Run | None) -> list[RunSegment]:
+def _changed_segments(
+    state: PlanState, sources: Sources, batch: int, first: RunSegment, run: Run | None
+) -> list[RunSegment]:
     """Return the segments after a change at a state.
 
     Args:
         state: The state.
         sources: Those from now on.
         batch: The global batch before any entry of their schedule.
+        first: The segment that the run began with.
         run: The run before, if the change is of the batch alone.
     """
     scheduled = sources.epoch_steps is not None and (sources.changes.stages or sources.changes.most)
@@ -378,9 +383,6 @@ def _changed_segments(state: PlanState, sources: Sources, batch: int, run: Run |
         state.epoch.step,
         state.epoch.position,
     )
-    none = (0,) * len(sources.samples)
-    batch = state.segments[0].global_batch if state.segments[0] is not None else batch
-    first = RunSegment(0, 0, 0, batch, sources.weights_at(0), none, 0, 0)
     if origin is not None:
         return [first, origin, segment]
     return [first, segment.beginning(_windows(state, sources), sources)]

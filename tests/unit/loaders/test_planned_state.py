@@ -342,7 +342,7 @@ def test_an_epoch_that_cannot_be_is_an_error_of_ours(sources: list[SampleIndex],
     "count", [1, 2, 10, *(pytest.param(many, marks=pytest.mark.ci) for many in (50, 200))]
 )
 def test_a_state_has_400_bytes_and_32_a_source(tmp_path: Path, count: int, epoch_steps: int | None) -> None:
-    """At every step, after resumes, and after changes of weights and batch: only the last one takes room."""
+    """At every step, after resumes, and after changes of weights and batch: only the last one adds to it."""
     sources = [SampleIndex.build(source_shard(tmp_path, number, 20)) for number in range(count)]
     state: Any = None
     for change in range(4):
