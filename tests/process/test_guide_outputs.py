@@ -167,4 +167,6 @@ def test_the_statistics_of_tuning(tmp_path: Path) -> None:
 
     assert report.splitlines()[0] == header
     assert counts(report) == counts(expected)
-    assert shape(report.splitlines()[-1]) == shape(expected.splitlines()[-1])
+    # A quick machine measures less than a second, and the report says so.
+    bottleneck, _, _ = report.splitlines()[-1].partition("; only ")
+    assert shape(bottleneck) == shape(expected.splitlines()[-1])
