@@ -94,7 +94,7 @@ LOADERS = ["ais_loader", "service", "as_dataset", "torch"]
         ("fork", 2),
         pytest.param("fork", 3, marks=pytest.mark.ci),
         pytest.param("spawn", 1, marks=pytest.mark.ci),
-        pytest.param("forkserver", 2, marks=pytest.mark.ci),
+        pytest.param("forkserver", 2, marks=pytest.mark.slow),
     ],
 )
 def test_promise_4_one_order_under_every_loader_and_start_method(

@@ -74,7 +74,7 @@ WORKERS = [
     ("fork", 2),
     pytest.param("fork", 1, marks=pytest.mark.ci),
     pytest.param("fork", 3, marks=pytest.mark.ci),
-    pytest.param("spawn", 1, marks=pytest.mark.ci),
+    pytest.param("spawn", 1, marks=pytest.mark.slow),
     pytest.param("spawn", 2, marks=pytest.mark.ci),
 ]
 

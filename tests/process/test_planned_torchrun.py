@@ -66,7 +66,7 @@ def torchrun(ranks: int, *arguments: str, timeout_s: float = 300) -> None:
     assert process.returncode == 0, f"{out}\n{err}"
 
 
-@pytest.mark.parametrize(("seed", "ranks"), [(1, 2), (3, 4)])
+@pytest.mark.parametrize(("seed", "ranks"), [(1, 2), pytest.param(3, 4, marks=pytest.mark.slow)])
 def test_promise_5_torchrun_begins_killed_ranks_anew_and_each_sample_comes_once(
     tmp_path: Path, seed: int, ranks: int
 ) -> None:

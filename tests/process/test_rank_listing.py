@@ -117,7 +117,12 @@ SOME = ["ais_loader", *(pytest.param(name, marks=pytest.mark.ci) for name in LOA
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
-    "context", ["fork", *(pytest.param(name, marks=pytest.mark.ci) for name in ("spawn", "forkserver"))]
+    "context",
+    [
+        "fork",
+        pytest.param("spawn", marks=pytest.mark.ci),
+        pytest.param("forkserver", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("loader", LOADERS)
 def test_promise_3_ranks_and_workers_under_every_loader_and_start_method(

@@ -134,13 +134,15 @@ def test_an_error_on_one_rank_ends_all_with_that_error(urls: list[str], tmp_path
     assert all("row 7 is bad" in answer["error"] for answer in answers)
 
 
-@BOTH
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("run", "before", "after"),
     [
-        ((2, 1), (1, 2)),
-        pytest.param((1, 2), (2, 1), marks=pytest.mark.ci),
-        pytest.param((2, 2), (2, 2), marks=pytest.mark.ci),
+        (forked, (2, 1), (1, 2)),
+        pytest.param(forked, (1, 2), (2, 1), marks=pytest.mark.ci),
+        pytest.param(forked, (2, 2), (2, 2), marks=pytest.mark.ci),
+        pytest.param(programs, (2, 1), (1, 2), marks=pytest.mark.ci),
+        pytest.param(programs, (1, 2), (2, 1), marks=pytest.mark.slow),
+        pytest.param(programs, (2, 2), (2, 2), marks=pytest.mark.slow),
     ],
 )
 def test_promise_5_resume_on_other_ranks_and_workers(
