@@ -263,10 +263,7 @@ class ListBatcher(Pipe[list[Any]]):
 
 
 def listed(items: Iterable[object], batchsize: int = 20, partial: bool = True) -> Iterator[list[Any]]:
-    """Yield lists of `batchsize` items.
-
-    The last one may be shorter, or is left out if `partial` is False.
-    """
+    """Yield lists of `batchsize` items; the last may be shorter if `partial`."""
     if batchsize < 1:
         raise UsageError.at(f"batchsize={batchsize}", todo="use at least 1")
     yield from lists_of(items, batchsize, partial)

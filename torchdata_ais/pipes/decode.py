@@ -45,23 +45,14 @@ _Outcome = tuple[Any, "Exception | None"]
 
 
 class _Running(NamedTuple):
-    """State of one iteration.
-
-    Attributes:
-        places: Of the samples that are under way in threads.
-        seeds: What random crops follow from; None if there are none.
-        rows: Destination of images of one size, if set.
-    """
+    """Places of samples under way in threads, seeds of crops, rows to fill."""
 
     places: deque[int]
     seeds: SampleSeeds | None
     rows: BatchRows | None
 
     def seed_of(self, sample: object) -> int | None:
-        """Return the seed for a sample.
-
-        It differs from the seed of ``.map_sample(rng=True)``, or both would draw the same numbers.
-        """
+        """Return a sample's seed, another one than ``.map_sample(rng=True)`` has."""
         return None if self.seeds is None else mix_seed(self.seeds.of(sample), "crop")
 
     def row(self) -> Row | None:
@@ -201,9 +192,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
             shown.append(f"only={' '.join(self._codec.only)!r}")
         if self._threads:
             shown.append(f"threads={self._threads}")
-        if self._policy.on_error != "raise":
-            shown.append(repr(self._policy))
-        return ", ".join(shown)
+        return ", ".join(shown + self._policy.shown())
 
     def identity(self) -> str:
         return self._shown
@@ -222,8 +211,7 @@ class SampleDecoder(Pipe[Any], SlotStage):
         codec, running = self._codec, self._begin()
         for sample in self._source:
             self._busy = sample
-            seed = None if running.seeds is None else running.seed_of(sample)
-            yield _outcome(codec, sample, seed, None if running.rows is None else running.row())
+            yield _outcome(codec, sample, running.seed_of(sample), running.row())
 
     def _begin(self) -> _Running:
         seed = self.epoch_seed

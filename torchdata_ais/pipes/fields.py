@@ -21,10 +21,6 @@ _MISSING: object = ...  # what help() can show
 def first_field(sample: Mapping[str, object], spec: str) -> Any:
     """Return the first field of `sample` that `spec` names.
 
-    Args:
-        sample: The sample.
-        spec: One name, or alternatives: ``"jpg;png"``.
-
     Raises:
         MissingFieldError: None of them is there.
 

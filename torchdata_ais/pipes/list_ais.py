@@ -1,7 +1,4 @@
-"""``.list_ais()``: buckets, groups, prefixes and templates to URLs.
-
-The groups are object groups, and the URLs those of objects.
-"""
+"""``.list_ais()``: buckets, object groups, prefixes, templates to URLs."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ SourceKey = int | str
 
 
 class _Sources:
-    """Holds the sources out of torch's sight.
-
-    torch would pickle a list of buckets at each look at the graph.
-    """
+    """Holds sources out of torch's sight, which pickles lists at each look."""
 
     def __init__(self, items: list[Any]) -> None:
         self.items = items

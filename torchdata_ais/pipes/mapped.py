@@ -221,10 +221,7 @@ class TupleMapper(EachItem[Any]):
 
 
 class _Table:
-    """Holds a mapping out of torch's sight.
-
-    torch would pickle a large one at each look at the graph.
-    """
+    """Holds a mapping out of torch's sight, which pickles it at each look."""
 
     def __init__(self, extras: Mapping[str, Mapping[str, object]]) -> None:
         self.extras = extras

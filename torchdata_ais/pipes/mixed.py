@@ -1,7 +1,4 @@
-"""``.mix_round_robin()`` and ``.mix_random()``: items of several pipes.
-
-They are taken in turn or at random.
-"""
+"""``.mix_round_robin()`` and ``.mix_random()``: items of several pipes."""
 
 from __future__ import annotations
 
@@ -22,9 +19,8 @@ _END = object()
 
 
 def several_pipes(source: object, others: tuple[object, ...]) -> list[IterDataPipe[object]]:
-    """Return the pipes to mix: `source` and `others`.
+    """Return the pipes to mix: `source` and `others`, or those in a list.
 
-    With no others, they are those in the list `source`.
     A pipe given twice is copied: torch allows one iterator of a pipe at a time.
     """
     given = list(source) if not others and isinstance(source, (list, tuple)) else [source, *others]

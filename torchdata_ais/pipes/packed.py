@@ -1,7 +1,4 @@
-"""``.pack()`` and ``.buckets()``: batches by the lengths of samples.
-
-They are planned before any sample is read, or taken out of a pool.
-"""
+"""``.pack()`` and ``.buckets()``: batches by the lengths of samples."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ Packs = list[list[Any]]
 
 
 class _Grouper(SlotBatcher):
-    """Gives the groups of samples that a plan has drawn for each batch.
-
-    For a stream, it gives groups of the samples that wait.
-    """
+    """Groups the samples of a plan's batch, or those of a stream that wait."""
 
     def __init__(
         self, source: object, grouping: Grouping, collation_fn: Callable[[Any], object] | None, pool: int = 0

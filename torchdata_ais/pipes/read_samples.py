@@ -1,7 +1,4 @@
-"""``.read_samples()``: samples by index.
-
-Their order is a function of the position alone.
-"""
+"""``.read_samples()``: samples by index, in any order."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``.repeated()`` and ``.with_epoch()``: a pipe iterated several times.
-
-The order differs each time.
-"""
+"""``.repeated()`` and ``.with_epoch()``: a pipe iterated several times."""
 
 from __future__ import annotations
 
@@ -28,16 +25,9 @@ from torchdata_ais.pipes.planned.shared_seed import (
 class SourcePasses:
     """Goes through a pipe several times.
 
-    From the second pass on, the random stages of the pipe get seeds that follow from `seed` and the number of the
-    pass. Left alone, torch's ``.shuffle()`` would draw another one in each worker: the sharding filter would then
-    split different orders, and shards would be lost and doubled.
-
-    Args:
-        source: The pipe.
-        seed: The same in every rank and worker.
-
-    Attributes:
-        begun: Number of started passes.
+    From the second pass on, the random stages of the pipe get seeds that follow from `seed`, equal in every rank and
+    worker, and the number of the pass. Left alone, torch's ``.shuffle()`` would draw another one in each worker: the
+    sharding filter would then split different orders, and shards would be lost and doubled.
     """
 
     def __init__(self, source: IterDataPipe[object], seed: int) -> None:
@@ -46,10 +36,7 @@ class SourcePasses:
         self.begun = 0
 
     def items(self, most: int | None = None) -> Iterator[Any]:
-        """Yield the items of the next passes, at most `most` in all.
-
-        A pass without items is the last.
-        """
+        """Yield the items of the next passes, until `most`, or an empty one."""
         while most is None or self.begun < most:
             if self.begun:
                 reseed(self._source, mix_seed(self._seed, "pass", self.begun))

@@ -1,7 +1,4 @@
-"""``.select()``, ``.rsample()``, ``.slice_samples()``: some of the items.
-
-They are chosen by a function, at random, or by number.
-"""
+"""``.select()``, ``.rsample()``, ``.slice_samples()``: some of the items."""
 
 from __future__ import annotations
 

@@ -141,10 +141,7 @@ class Reservoir:
         self.places.append(getattr(item, "place", -1))
 
     def take(self) -> Any:
-        """Remove and return a random item in constant time.
-
-        The last one takes its place.
-        """
+        """Remove and return a random item; the last one takes its place."""
         items, places = self.items, self.places
         index = int(self.rng.random() * len(items))
         item = items[index]
@@ -158,10 +155,7 @@ class Reservoir:
 def shuffled_through(
     buffer: Reservoir, source: Iterator[object], bufsize: int, initial: int
 ) -> Iterator[Any]:
-    """Yield the items of `source` in the order of `buffer`.
-
-    Two are taken in while it fills.
-    """
+    """Yield the items of `source` in the order of `buffer`."""
     for item in source:
         buffer.put(item)
         # Two in, one out: the buffer grows from `initial` to `bufsize` while items are yielded.

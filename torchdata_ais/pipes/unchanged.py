@@ -1,7 +1,4 @@
-"""Stages that pass items on unchanged, as ``.info()``, ``.non_empty()``.
-
-Also ``.single_node_only()``, ``.with_length()`` and ``.pipe_through()``.
-"""
+"""Stages that pass items on, such as ``.info()`` and ``.pipe_through()``."""
 
 from __future__ import annotations
 

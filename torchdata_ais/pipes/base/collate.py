@@ -63,21 +63,7 @@ Whole = Callable[[Sequence[torch.Tensor]], "torch.Tensor | None"]
 
 
 def collate_columns(rows: Sequence[Any], ragged: Ragged = "error", whole: Whole | None = None) -> Any:
-    """Turn rows into columns.
-
-    Args:
-        rows: At least one; tuples, dicts or single values, all of one kind.
-        ragged: What to do about arrays of different shapes in one column: an error, a list of tensors, or zeros
-            appended up to the largest extent of each dimension.
-        whole: Asked for the batch of tensors of one shape before they are copied together.
-
-    Returns:
-        A tuple of columns for tuples, a dict of columns for dicts, else one column. A column is a tensor for
-        numbers (bool, int64, or float of torch's default type), numpy scalars, arrays and tensors (stacked, their
-        dtype kept), a dict or tuple for nested rows, and a list for everything else.
-
-    Raises:
-        UsageError: Rows differ in kind, length, keys or (without `ragged`) shape.
+    """Turn rows of one kind into columns, as `Batcher` describes them.
 
     Example:
         >>> collate_columns([(1, "a"), (2, "b")])
@@ -192,10 +178,6 @@ Memory = Callable[[int], NDArray[np.uint8]]
 class BatchRows:
     """Rows of uint8 for one batch after the other.
 
-    Args:
-        size: Rows of a batch.
-        memory: Where a batch comes from; None is the heap.
-
     Memory:
         One batch a field, and those whose rows are still in use.
 
@@ -208,7 +190,7 @@ class BatchRows:
 
     def __init__(self, size: int, memory: Memory | None = None) -> None:
         self._size = size
-        self._memory = memory or _heap
+        self._memory = memory or (lambda size: np.empty(size, np.uint8))
         self._lock = threading.Lock()  # decode threads ask for rows of one batch at the same time
         self._block: dict[str, torch.Tensor] = {}
         self._taken = 0
@@ -216,10 +198,7 @@ class BatchRows:
         self._by_address: weakref.WeakValueDictionary[int, NDArray[np.uint8]] = weakref.WeakValueDictionary()
 
     def take(self) -> Row:
-        """Return the place of the next sample.
-
-        That place gives its row of a field, or None if that has another shape.
-        """
+        """Return the next sample's place: from field and shape to its row or None."""
         if self._taken == self._size:
             self._restart()
         block, number = self._block, self._taken
@@ -263,7 +242,3 @@ class BatchRows:
                 column = block[field] = torch.from_numpy(memory).view(self._size, *shape)
                 self._by_address[memory.ctypes.data] = memory
         return column[number] if column.shape[1:] == shape else None
-
-
-def _heap(size: int) -> NDArray[np.uint8]:
-    return np.empty(size, np.uint8)

@@ -126,10 +126,7 @@ class Stage:
         return ""
 
     def identity(self) -> str:
-        """Return the arguments that determine the items and their order.
-
-        A state fits only a stage with the same arguments.
-        """
+        """Return the arguments that determine the items: a state requires them."""
         return self.arguments()
 
     def describe(self) -> str:
@@ -141,10 +138,7 @@ class Stage:
         return Effect(self.gives, mixes=self.mixes, holds=self.holds, keeps_place=self.keeps_place)
 
     def memory_bound(self) -> MemoryBound:
-        """Return the most that the stage holds in one process.
-
-        By default that is the item it works on.
-        """
+        """Return the most that the stage holds in one process: one item."""
         return MemoryBound()
 
     def makes_rows(self) -> bool:
@@ -152,10 +146,7 @@ class Stage:
         return False
 
     def use_memory(self, memory: Memory) -> None:
-        """Create the output in this memory, which is sent as it is.
-
-        Loaders call it on the last stage.
-        """
+        """Make the output in this memory: loaders call it on the last stage."""
 
     def count_named(self) -> int:
         """Return how many objects it names without having seen them, by templates."""
@@ -189,21 +180,12 @@ class Stage:
 
 
 class Reader(Stage):
-    """A stage that reads shards, where a checkpoint's chain begins.
-
-    It can report its position in them.
-    """
+    """A stage that reads shards, where a checkpoint's chain begins."""
 
     def save_position(self, held: Iterable[int]) -> ReaderState | None:
-        """Return the position of the running iterator, if there is one.
-
-        `held` are the places that downstream stages hold.
-        """
+        """Return the running position; `held` are places held downstream."""
         raise NotImplementedError
 
     def resume(self, part: Part, digests: tuple[str, str]) -> None:
-        """Begin the next iteration with the rest of `part`.
-
-        `digests` are those of all shards: then, and now.
-        """
+        """Begin with the rest of `part`; `digests` of all shards: then, and now."""
         raise NotImplementedError

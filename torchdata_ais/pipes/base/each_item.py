@@ -23,15 +23,7 @@ DROPPED: object = object()
 
 
 class EachItem(Pipe[T_co]):
-    """Base of the stages that make at most one item out of each input.
-
-    Nothing is held in between.
-
-    Args:
-        source: Pipe of items.
-        on_error: See `OnError`.
-        max_errors: How many items to give up: a count, or a share of all.
-    """
+    """Base of stages that make at most one item of each input, holding none."""
 
     resumable = True
     gives: ClassVar[Gives] = "each"
@@ -112,19 +104,14 @@ def none_returned(stage: str, taken: int) -> str:
 
 
 def shown_function(function: object) -> str:
-    """Return a name for a function in `repr`.
-
-    Its repr is never used: it may show the object that it is bound to.
-    """
+    """Return a function's name for `repr`; its own might show an object."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def lists_of(items: Iterable[object], size: int, partial: bool) -> Iterator[list[Any]]:
-    """Yield lists of `size` items.
-
-    The last one may be shorter, or is left out if `partial` is False.
+    """Yield lists of `size` items; the last may be shorter if `partial`.
 
     Example:
         >>> list(lists_of("abc", 2, True)), list(lists_of("abc", 2, False))

@@ -31,10 +31,7 @@ def ensure_sharded(source: IterDataPipe[object]) -> IterDataPipe[object]:
 
 
 def with_above(pipe: IterDataPipe[object], change: _Change) -> IterDataPipe[object]:
-    """Return a copy of `pipe` with each source replaced by `change`.
-
-    If `change` changes none, return `pipe` itself.
-    """
+    """Return a copy of `pipe` with changed sources, or itself if none changes."""
     other = None
     for name, value in list(vars(pipe).items()):
         if isinstance(value, IterDataPipe):

@@ -51,10 +51,7 @@ class Meter:
 
     @property
     def wall_s(self) -> float:
-        """Seconds from the first request to the last one, over all iterations.
-
-        Until now, if an iteration is running.
-        """
+        """Seconds from the first request to the last or, while iterating, to now."""
         return self._over_s + (perf_counter() - self._since if self._since is not None else 0.0)
 
     @property
@@ -76,12 +73,7 @@ class Meter:
             self._since = None
 
     def add(self, took_s: float, skipped: int) -> int:
-        """Count a timed item, and return how many to let pass before the next.
-
-        Args:
-            took_s: How long it took.
-            skipped: Items that passed before it and were not timed.
-        """
+        """Count an item after `skipped` untimed ones; return how many to skip now."""
         self.timed = timed = self.timed + 1
         self.seconds += took_s * (skipped + 1)
         self._mean += (took_s - self._mean) / min(timed, 64)
@@ -92,10 +84,7 @@ class Meter:
 
 
 def meter_of(pipe: object, *, keep: bool = True) -> Meter:
-    """Return the meter of `pipe`, or a new one.
-
-    The pipe keeps a new one unless it is only looked at.
-    """
+    """Return the meter of `pipe`, or a new one, which it keeps if `keep`."""
     meter: Meter = pipe.__dict__.get("_meter") or Meter()
     if keep:
         pipe.__dict__["_meter"] = meter
@@ -103,10 +92,7 @@ def meter_of(pipe: object, *, keep: bool = True) -> Meter:
 
 
 def metered(iterator: Iterator[T], meter: Meter) -> Iterator[T]:
-    """Yield the items of `iterator`, and time it.
-
-    Like generators, the result has a method ``close``.
-    """
+    """Yield the items of `iterator`, and time it; the result has ``close``."""
     blocks = _blocks(iterator, meter)
     items = _Items.from_iterable(blocks)
     items.parts = (blocks, iterator)  # type: ignore[attr-defined]
@@ -149,10 +135,7 @@ def _blocks(iterator: Iterator[T], meter: Meter) -> Iterator[Any]:
 
 
 def iterate(pipe: Any) -> Iterator[Any]:
-    """Return a metered iterator of `pipe`, of any package.
-
-    For the code that runs its last stage.
-    """
+    """Return a metered iterator of a last stage, of any package."""
     if hasattr(type(pipe), "counts"):
         return iter(pipe)
     meter = _begun_anew(pipe)
@@ -160,10 +143,7 @@ def iterate(pipe: Any) -> Iterator[Any]:
 
 
 def _begun_anew(pipe: Any) -> Meter:
-    """Return the meter of `pipe` for a new iteration.
-
-    It keeps the count of items, which torch resets each time.
-    """
+    """Return the meter for a new iteration, with the items counted until now."""
     meter = meter_of(pipe)
     meter.items_before = items_of(pipe, meter)
     pipe._number_of_samples_yielded = 0
@@ -177,10 +157,7 @@ def items_of(pipe: object, meter: Meter) -> int:
 
 
 def count_given(pipe: Any, number: int) -> None:
-    """Count `number` items as given in an iteration that is not needed.
-
-    They were known before.
-    """
+    """Count `number` items as given in an iteration that is not needed."""
     meter = _begun_anew(pipe)
     meter.end(meter.begin())
     pipe._number_of_samples_yielded = number

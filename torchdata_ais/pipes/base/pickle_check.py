@@ -24,11 +24,7 @@ class Pickled(NamedTuple):
 
 
 def dumped(item: object) -> Pickled:
-    """Return `item` pickled: by dill where pickle cannot and dill is there.
-
-    Raises:
-        UsageError: It holds what cannot be pickled, such as a lambda where dill is not installed.
-    """
+    """Return `item` pickled: by dill where pickle cannot and dill is there."""
     dill = dill_if_installed()
     with explained():
         try:
@@ -46,13 +42,9 @@ def loaded(pickled: Pickled) -> Any:
 
 
 def sendable(state: object) -> Any:
-    """Return `state` as it is sent to a process that is being started.
+    """Return `state` as sent to a starting process: pickled if only dill can.
 
-    That is as it is, or pickled if only dill can do it.
     For ``__getstate__`` of what torch's DataLoader is given; `received` in ``__setstate__`` undoes it.
-
-    Raises:
-        UsageError: Dill cannot, either.
     """
     if get_spawning_popen() is None or dill_if_installed() is None:
         return state
@@ -95,10 +87,6 @@ def check_sendable(stage: str, values: Iterable[object]) -> None:
     """Raise `UsageError` if a starting process is sent such a function.
 
     pickle does not report which object has it.
-
-    Args:
-        stage: What to call their owner.
-        values: Functions, or collections of them, among all else.
     """
     if get_spawning_popen() is None or dill_if_installed() is not None:
         return

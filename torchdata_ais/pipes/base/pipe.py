@@ -32,11 +32,7 @@ MARK = ("pickled by torchdata_ais", 1)
 
 
 def unmarked(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the pickled attributes of a stage without the mark.
-
-    Raises:
-        StateError: They have no mark, or that of another version.
-    """
+    """Return the pickled attributes of a stage without the mark."""
     name, number = MARK
     if state.get(name) != number:
         raise StateError.at(
@@ -72,10 +68,6 @@ class Pipe(Methods[T_co], Stage):
     Subclasses keep constructor arguments in private attributes (torch prints public ones in error messages), put
     what a running iterator needs under ``self._live`` and the item at work under ``self._busy``, and write ``_items``
     as a generator, so that nothing happens before the first item is asked for.
-
-    Args:
-        source: What the stage reads: a pipe, or anything that `as_pipe` takes. None for a stage that has several
-            sources, or none.
     """
 
     _is_child_datapipe = False
@@ -211,13 +203,7 @@ Pipe.__iter__ = measured(Pipe.__iter__)  # type: ignore[method-assign]
 
 
 def as_pipe(source: Any) -> IterDataPipe[object]:
-    """Return `source` if it is a pipe, else a pipe over it.
-
-    It may be one string, or any iterable of items.
-
-    Raises:
-        UsageError: Nothing can be taken out of it.
-    """
+    """Return `source` if it is a pipe, else a pipe over a string or iterable."""
     if isinstance(source, IterDataPipe):
         return source
     if not hasattr(source, "__iter__") and not hasattr(source, "__getitem__"):
@@ -232,7 +218,11 @@ def check_source(source: IterDataPipe[object]) -> None:
     """Raise `UsageError` if a stage of ours cannot follow `source`."""
     refuse_foreign(source)
     check_below_plan(source)
-    _refuse_second_filter(source)
+    if _filters_on_a_path(source) > 1:
+        raise UsageError.at(
+            "two stages on one path split items over ranks and workers: each would keep only a part of a part",
+            todo="remove the .sharding_filter() below .load_tar(); it stands in front of load_tar by itself",
+        )
 
 
 def _shared_source(stage: Pipe[Any]) -> UsageError:
@@ -250,14 +240,6 @@ def _not_called(name: str, *_: object, **__: object) -> NoReturn:
 
 def _refuse(error: UsageError, *_: object, **__: object) -> NoReturn:
     raise error
-
-
-def _refuse_second_filter(source: IterDataPipe[object]) -> None:
-    if _filters_on_a_path(source) > 1:
-        raise UsageError.at(
-            "two stages on one path split items over ranks and workers: each would keep only a part of a part",
-            todo="remove the .sharding_filter() below .load_tar(); it stands in front of load_tar by itself",
-        )
 
 
 def _filters_on_a_path(pipe: IterDataPipe[object]) -> int:

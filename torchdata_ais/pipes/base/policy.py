@@ -68,22 +68,11 @@ class ErrorPolicy:
         return self.on_error != "raise" and isinstance(self.max_errors, float) and self.max_errors < 1
 
     def is_share_over(self, items: int, skipped: int, *, processes: int = 1, at_end: bool = False) -> bool:
-        """Return whether more than the allowed share of the items was given up.
-
-        The counts are those of so many processes.
-        """
+        """Return whether more than the allowed share of the items was given up."""
         return (at_end or items >= _RATE_AFTER * processes) and skipped > (self.max_errors or 0.0) * items
 
     def goes_on(self, error: Exception, stats: StageStats, stage: str) -> bool:
-        """Return True to continue with the next item, False to end the stream.
-
-        Or raise `error`.
-
-        Args:
-            error: What happened.
-            stats: Where it is counted.
-            stage: The functional name of the stage, for the log.
-        """
+        """Return whether to continue with the next item, or raise `error`."""
         if self.on_error == "raise" or isinstance(error, NEVER_SKIPPED):
             raise error
         go_on = True
@@ -101,10 +90,7 @@ class ErrorPolicy:
         return go_on
 
     def at_end(self, stats: StageStats, stage: str) -> None:
-        """Raise if more than the allowed share of a short stream was given up.
-
-        Such a stream is too short to decide that earlier.
-        """
+        """Raise if more than the share of a stream was given up, however short."""
         if self.on_error != "raise" and self._is_over(stats, at_end=True):
             raise AISError(f"{self._too_many(stats, stage)}; the first: {stats.examples[0]}")
 
@@ -232,7 +218,6 @@ def note_place(error: Exception, item: object, stage: Stage | None, place: dict[
 def trimmed(error: _E) -> _E:
     """Return the same error without the frames of stages and loaders.
 
-    They would hide it in 60 lines.
     What is kept begins with the first frame that is none of ours: the user's function. An error of ours, or of C code,
     keeps the frames of the stage itself.
     """

@@ -98,10 +98,7 @@ def _owner(name: str) -> type | None:
 
 
 def name_of(pipe: IterDataPipe[object]) -> str:
-    """Return the functional name of a stage, or the name of its class.
-
-    This includes stages of torch and torchdata.
-    """
+    """Return the functional name of a stage of any package, else its class's."""
     kind = type(pipe)
     if isinstance(pipe, Stage):
         return pipe.functional_name or kind.__name__
@@ -114,10 +111,7 @@ def name_of(pipe: IterDataPipe[object]) -> str:
 
 
 def refuse_foreign(source: IterDataPipe[object]) -> None:
-    """Raise `UsageError` if another package's stage took a name of ours.
-
-    `source` was made by that stage.
-    """
+    """Raise `UsageError` if another package's stage took a name of ours."""
     if isinstance(source, Stage):
         return
     for name in STAGES:

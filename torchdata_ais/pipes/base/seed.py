@@ -33,11 +33,7 @@ def mix_seed(*parts: object) -> int:
 
 
 class EpochSeed:
-    """Gives each epoch its seed.
-
-    Args:
-        seed: The stage's own seed; it is mixed into what the loader sends, so that two stages can differ.
-    """
+    """Gives each epoch its seed, of the stage's own and the one that was sent."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -85,9 +81,8 @@ class Seeded(Stage):
 
 
 def seed_shufflers(pipe: IterDataPipe[object], seed: int, *, always: bool) -> None:
-    """Seed torch's ``.shuffle()`` stages upstream of `pipe`.
+    """Seed torch's ``.shuffle()`` stages above: all, or those without a seed.
 
-    Do so always, or only where the loader has sent none.
     Left alone they draw one from torch's global generator: another order in each process, and none that could
     be had again.
     """

@@ -54,10 +54,7 @@ class StageTransport:
             raise UsageError.at(f"{shown}: {error}", todo="pass numbers for sizes and times") from None
 
     def sizes(self, pipe: IterDataPipe[object]) -> tuple[int, int]:
-        """Return ``prefetch_bytes`` and ``block_bytes`` for `pipe`.
-
-        It works also where no endpoint is known yet.
-        """
+        """Return ``prefetch_bytes`` and ``block_bytes``, also without endpoint."""
         try:
             options = self.resolve(pipe)
         except AISError:
@@ -70,10 +67,7 @@ class StageTransport:
         return self._resolved(next((given for given in known if given is not None), None))
 
     def resolve_over(self, known: StoreOptions) -> StoreOptions:
-        """Return the settings of the stage, else those of `known`.
-
-        `known` does not come from an upstream stage.
-        """
+        """Return the settings of the stage, else those of `known`."""
         given = self.given if self.given is not None else known if known.endpoint else None
         return self._resolved(given)
 
@@ -85,10 +79,7 @@ class StageTransport:
 
 
 def share_node(pipe: IterDataPipe[object], processes: int) -> None:
-    """Divide the limits of a node among so many processes.
-
-    The stages of `pipe` take their part.
-    """
+    """Divide the limits of a node among so many processes."""
     for transport in _transports(pipe):
         transport.on_node = processes
 
@@ -110,10 +101,7 @@ def place_named(source: object, prefix: str, template: str | None) -> str:
 
 
 def key_of(source: object) -> str | None:
-    """Return the identity of a source, equal in every process.
-
-    None if that is not known.
-    """
+    """Return a source's identity, equal in every process; None if not known."""
     if isinstance(source, (str, Path)):
         return str(source)
     if type(source).__name__ == "Bucket":
@@ -122,10 +110,7 @@ def key_of(source: object) -> str | None:
 
 
 def options_of(sources: list[Any], cluster: Cluster) -> StoreOptions | None:
-    """Return the options of the cluster.
-
-    An SDK bucket supplies those that `cluster` leaves open.
-    """
+    """Return the options of the cluster, completed by those of an SDK bucket."""
     given = given_options(cluster)
     bucket = next((source for source in sources if hasattr(source, "client")), None)
     if bucket is None or (given is not None and given.endpoint):

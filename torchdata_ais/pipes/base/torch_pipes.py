@@ -49,17 +49,12 @@ except ImportError as error:
 
 
 def is_fork(pipe: object) -> bool:
-    """Return whether `pipe` is a branch of a fork or a demultiplexer.
-
-    Also True for the pipe that gives its branches their items.
-    """
+    """Return whether `pipe` is a branch of a fork, or makes the branches."""
     return isinstance(pipe, (_ChildDataPipe, _ContainerTemplate))
 
 
 def all_pipes(pipe: Any) -> list[Any]:
-    """Return `pipe` and all pipes it depends on, nearest first, each once.
-
-    They may be of any package.
+    """Return `pipe` and all pipes it depends on, of any package, each once.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper

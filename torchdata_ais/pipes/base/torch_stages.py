@@ -24,11 +24,7 @@ _EFFECTS = {
 
 
 class CoreStage(Stage):
-    """Description of a stage that is not ours.
-
-    Args:
-        pipe: The stage.
-    """
+    """Description of a stage that is not ours."""
 
     def __init__(self, pipe: IterDataPipe[object]) -> None:
         self._kind = kind = type(pipe)
@@ -44,25 +40,20 @@ class CoreStage(Stage):
         self.stats = StageStats()
 
     def describe(self) -> str:
-        """Return its name: the arguments of a foreign stage may hold anything."""
-        return self.functional_name
+        return self.functional_name  # the arguments of a foreign stage may hold anything
 
     def identity(self) -> str:
-        """Return what says which items come."""
         return "" if self._batch is None else f"{self._batch}{', drop_last' if self._drop_last else ''}"
 
     def packed(self) -> PackedURLs | None:
-        """Return what the list that it wraps was packed to."""
         return self._packed
 
     def effect(self) -> Effect:
-        """Return what the stage does to items."""
         if self._batch is not None:
             return Effect("batches", self._batch, partial=not self._drop_last, keeps_place=False)
         return _EFFECTS.get(self._kind, Effect())
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds."""
         return MemoryBound("" if self._batch is None else f"{self._batch} items")
 
 
@@ -78,20 +69,14 @@ def stage_of(pipe: IterDataPipe[object]) -> Stage:
 
 
 def gives_at_once(pipe: IterDataPipe[object]) -> bool:
-    """Return whether the next item of `pipe` is in a list or listed already.
-
-    Then it comes without waiting.
-    """
+    """Return whether the next item of `pipe` is listed already."""
     return stage_of(pipe).ready and all(gives_at_once(source) for source in parents(pipe))
 
 
 def stage_at_work(pipe: IterDataPipe[object], frame: FrameType | None) -> IterDataPipe[object] | None:
-    """Return which stage a thread is in: the first whose loop runs, or None.
+    """Return the first stage whose loop runs in a thread's `frame`, or None.
 
-    Args:
-        pipe: The last stage.
-        frame: The innermost frame of the thread. A stage is at work if the code of its loop is, and so are then
-            the stages below it.
+    A stage is at work if the code of its loop is, and so are then the stages below it.
     """
     frames = [] if frame is None else [inner for inner, _ in walk_stack(frame)]
     codes = [one.f_code for one in reversed(frames)]
@@ -104,10 +89,7 @@ def stage_at_work(pipe: IterDataPipe[object], frame: FrameType | None) -> IterDa
 
 
 def _code_of(pipe: IterDataPipe[object]) -> CodeType:
-    """Return the code of the generator that iterates a stage.
-
-    For stages that are not ours it is the code inside torch's wrapper.
-    """
+    """Return the code of a stage's generator, inside torch's wrapper."""
     method = getattr(type(pipe), stage_of(pipe).loop if isinstance(pipe, Pipe) else "__iter__")
     code: CodeType = inspect.unwrap(method).__code__
     return code

@@ -15,13 +15,7 @@ _NO_PIPES = frozenset({type(None), bool, int, float, str, bytes, types.FunctionT
 
 
 def parents(pipe: object) -> list[IterDataPipe[object]]:
-    """Return the pipes that `pipe` reads from.
-
-    They are its attributes that are pipes, or collections of pipes.
-
-    Raises:
-        UsageError: It is neither a pipe nor anything that could hold one.
-    """
+    """Return the pipes that are attributes of `pipe`, or in collections there."""
     if not hasattr(pipe, "__dict__"):
         raise UsageError.at(
             f"a {type(pipe).__name__} is no pipe and no loader: {pipe!r:.60}",

@@ -37,23 +37,14 @@ Chain = tuple[list[Stage], Reader]
 
 
 class Obstacle(NamedTuple):
-    """Reason why a checkpoint cannot pass through.
-
-    Attributes:
-        stage: The stage.
-        error: Why.
-    """
+    """A stage that a checkpoint cannot pass through, and why."""
 
     stage: IterDataPipe[object]
     error: StateError
 
 
 def chain_of(tail: IterDataPipe[object]) -> Chain:
-    """Return the stages from `tail` up to the reader (`load_tar`), and it.
-
-    Raises:
-        StateError: A stage that a checkpoint cannot pass through; names it.
-    """
+    """Return the stages from `tail` up to the reader (`load_tar`), and it."""
     found = _walk(tail)
     if isinstance(found, Obstacle):
         raise found.error
@@ -156,10 +147,8 @@ def save(tail: IterDataPipe[object]) -> InstanceState | None:
 def restore(tail: IterDataPipe[object], part: Part, digests: tuple[str, str] = ("", "")) -> None:
     """Make the next iteration of `tail` go on where `part` stood.
 
-    Args:
-        tail: The pipe.
-        part: What `save` gave is continued to the letter; of a share of others the stages begin with empty buffers.
-        digests: Those of the shards when the state was taken, and now.
+    What `save` gave is continued to the letter; of a share of others the stages begin with empty buffers. `digests` are
+    those of the shards when the state was taken, and now.
     """
     stages, reader = chain_of(tail)
     if isinstance(part, InstanceState) and part.stages is not None:

@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import xxhash
@@ -40,28 +40,6 @@ from torchdata_ais.store.transport.metadata import ObjectMetadata
 from torchdata_ais.urls import Location, ObjectURL, parse_url
 
 
-class Rest(NamedTuple):
-    """Data that one instance has to read.
-
-    Attributes:
-        left: Bitmap of the positions of the shards to begin.
-        open: The shards to go on with.
-        held: Places of the samples to read again.
-        versions: The shards those came from.
-    """
-
-    left: bytes
-    open: list[OpenPosition]
-    held: list[int]
-    versions: list[ShardVersion]
-
-
-def rest_of(part: Part, total: int) -> Rest:
-    """Return what `part` has to read, of `total` shards in the epoch."""
-    left = np.packbits(_times_left(part, total) > 0, bitorder="little").tobytes()
-    return Rest(left, *_begun(part))
-
-
 def _begun(part: Part) -> tuple[list[OpenPosition], list[int], list[ShardVersion]]:
     """Return the rest of `part`: shards, samples to read again, their shards."""
     if isinstance(part, InstanceState):
@@ -76,10 +54,7 @@ def _begun(part: Part) -> tuple[list[OpenPosition], list[int], list[ShardVersion
 
 
 def _times_left(part: Part, total: int) -> NDArray[np.uint32]:
-    """Return how often `part` has the shard at each position to begin.
-
-    That is at most once, if its states do not overlap.
-    """
+    """Return how often each shard is left to `part`: once at most, if valid."""
     times = np.zeros(total, np.uint32)
     for other in [part] if isinstance(part, InstanceState) else part.of:
         if isinstance(other, InstanceState):
@@ -96,10 +71,7 @@ def _times_left(part: Part, total: int) -> NDArray[np.uint32]:
 def check_data(part: Part, digests: tuple[str, str], urls: Sequence[str]) -> None:
     """Raise an error if the shards differ from those of the checkpoint.
 
-    Args:
-        part: State to resume.
-        digests: Those of all shards when it was taken, and now; empty where that is not known.
-        urls: The shards of the epoch.
+    `digests` are those of all shards when it was taken, and now; empty where that is not known.
 
     Raises:
         StateError: Other shards; or a state that names more than there are, or one twice.
@@ -183,10 +155,7 @@ def _too_few(position: int, urls: Sequence[str]) -> StateError:
 
 
 def url_hash(url: str | Location) -> int:
-    """Return 32 bits that distinguish shards.
-
-    Host and port do not count: a cluster may have moved.
-    """
+    """Return 32 bits that distinguish shards, whatever host they are on."""
     return xxhash.xxh32_intdigest(parse_url(url).uri.encode())
 
 
@@ -195,13 +164,7 @@ Resume = tuple[Part, tuple[str, str]]
 
 
 def url_of(item: object) -> str:
-    """Return the URL in an item.
-
-    That is the string itself, or the ``"url"`` of a mapping.
-
-    Raises:
-        UsageError: It is neither.
-    """
+    """Return the URL that an item is, or that it has as ``"url"``."""
     if isinstance(item, str):
         return item
     if isinstance(item, Mapping) and isinstance(item.get("url"), str):
@@ -225,12 +188,6 @@ _KNOWN = 4096
 
 class LoadState:
     """The running state of `load_tar` in one process.
-
-    Args:
-        source: The pipe of shards, sharding filter included.
-        store: Transport settings.
-        options: How shards are parsed.
-        resume: State to resume, or None to begin the epoch.
 
     Attributes:
         queue: The open shards; the first is read next.
@@ -259,11 +216,12 @@ class LoadState:
         )
         part, digests = resume
         check_data(part, digests, self._urls)
-        rest = rest_of(part, len(items))
-        self._known.update((shard.position, (shard.version, shard.checksum)) for shard in rest.versions)
-        self._set_order(ShardOrder(source, None, items, rest.left), True)
-        self.held.extend(rest.held)
-        for shard in rest.open:
+        left = np.packbits(_times_left(part, len(items)) > 0, bitorder="little").tobytes()
+        begun, held, versions = _begun(part)
+        self._known.update((shard.position, (shard.version, shard.checksum)) for shard in versions)
+        self._set_order(ShardOrder(source, None, items, left), True)
+        self.held.extend(held)
+        for shard in begun:
             item = items[shard.position]
             how = {"start": shard.offset, "version": shard.version, "checksum": shard.checksum}
             self._begin(self._opened(item, shard.position, **how))
@@ -323,10 +281,7 @@ class LoadState:
             yield url, run
 
     def save(self, held: Iterable[int]) -> ReaderState:
-        """Return the rest to read, and the origins of the `held` samples.
-
-        The origins are objects; downstream stages hold the samples.
-        """
+        """Return the rest to read, and the origins of the `held` samples."""
         places = array("Q", (*held, *self.held))
         # The shard opened ahead was taken from the order, but no sample of it was yielded: it counts as left.
         return ReaderState(
@@ -341,10 +296,7 @@ class LoadState:
         )
 
     def remember(self, shard: OpenShard) -> None:
-        """Remember the version of a shard that was read.
-
-        Stages may hold samples of it for long.
-        """
+        """Keep a shard's version: stages may hold samples of it for long."""
         self._known.pop(shard.position, None)
         self._known[shard.position] = shard.version, shard.checksum
         if len(self._known) > _KNOWN:

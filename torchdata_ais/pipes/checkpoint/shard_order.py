@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterable, Iterator, MutableSequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,6 @@ from torchdata_ais.pipes.planned.shared_seed import SharedSeed, instances_of
 from torchdata_ais.state import ReaderState
 from torchdata_ais.store import PackedURLs
 from torchdata_ais.urls import ObjectURL
-
-_T = TypeVar("_T")
 
 
 class ListedOrder(NamedTuple):
@@ -50,18 +48,14 @@ class ListedOrder(NamedTuple):
         for stage in self.stages:
             if type(stage) is Shuffler:
                 stage.reset()
-                numbers = _shuffled_by(stage, numbers, array("I"))
+                numbers = _shuffled_by(stage, numbers)
             elif isinstance(stage, Pipe):
                 count_given(stage, len(self.urls))
         return iter(numbers)
 
 
 class EpochURLs:
-    """The shards of an epoch in its order.
-
-    Args:
-        order: The shards, at the beginning of the epoch.
-    """
+    """The shards of an epoch in its order; made when the epoch begins."""
 
     def __init__(self, order: ListedOrder) -> None:
         self._urls = order.urls
@@ -75,10 +69,7 @@ class EpochURLs:
 
 
 def listed_order(pipe: IterDataPipe[object]) -> ListedOrder | None:
-    """Return the shards of `pipe`, if they are listed and at most mixed.
-
-    Else return None.
-    """
+    """Return the shards of `pipe`, if they are listed and at most mixed."""
     stages: list[IterDataPipe[object]] = []
     while (urls := stage_of(pipe).packed()) is None:
         above = parents(pipe)
@@ -89,18 +80,13 @@ def listed_order(pipe: IterDataPipe[object]) -> ListedOrder | None:
     return ListedOrder(urls, [pipe, *stages])
 
 
-def _shuffled_by(shuffler: Any, items: Iterable[_T], waiting: MutableSequence[_T]) -> Iterator[_T]:
-    """Yield `items` in the order of torch's stage `shuffler` after its reset.
-
-    Args:
-        shuffler: The stage.
-        items: What it is to mix.
-        waiting: An empty list or array, the shuffle buffer.
-    """
+def _shuffled_by(shuffler: Any, items: Iterable[int]) -> Iterator[int]:
+    """Yield `items` as torch's stage `shuffler` does after its reset."""
     if not shuffler._enabled:
         yield from items
         return
     draw, size = shuffler._rng.randint, shuffler.buffer_size
+    waiting = array("I")
     for item in items:
         if len(waiting) < size:
             waiting.append(item)
@@ -116,12 +102,7 @@ _log = logging.getLogger("torchdata_ais")
 
 
 def warn_of_idle(shards: int, workers: int) -> None:
-    """Log that some workers of a stream get no shard, if they do not.
-
-    Args:
-        shards: How many there are; 0 if that is not known.
-        workers: Of all ranks.
-    """
+    """Log that some workers of all ranks get no shard; 0 shards: not known."""
     if 0 < shards < workers:
         _log.warning(
             "%s for %d workers (over all ranks): %d get none. Use at most as many workers as shards, or more, "
@@ -148,10 +129,7 @@ def positions_of(bits: bytes) -> Iterator[int]:
 
 
 def find_sharder(pipe: IterDataPipe[object]) -> ShardingFilter | None:
-    """Return the sharding filter upstream of `pipe`, or None.
-
-    None if other than one-to-one stages are between them.
-    """
+    """Return the sharding filter that `pipe` is, or whose items it changes."""
     while True:
         if isinstance(pipe, ShardingFilter):
             return pipe
@@ -161,9 +139,7 @@ def find_sharder(pipe: IterDataPipe[object]) -> ShardingFilter | None:
 
 
 class ShardOrder:
-    """Yields ``(position, item)`` of the shards an instance reads.
-
-    It tracks the rest.
+    """Yields ``(position, item)`` of the shards to read, and tracks the rest.
 
     Args:
         source: The pipe of shards, sharding filter included.
@@ -204,10 +180,7 @@ class ShardOrder:
             yield position, self._items[position]
 
     def _own_of_all(self, number: int, instance: int) -> Iterator[tuple[int, object]]:
-        """Split shards here, to count the shards of all instances.
-
-        The sharding filter would do the same.
-        """
+        """Split shards as the filter would, and count those of all instances."""
         assert self._sharder is not None
         total = 0
         listed = self._listed
@@ -223,8 +196,7 @@ class ShardOrder:
     def save(self, last_is_left: bool = False) -> tuple[int, int, int, bytes | None]:
         """Return `instances`, `instance`, `begun` and `left` of a `ReaderState`.
 
-        Args:
-            last_is_left: Whether the last position that was given out belongs to what is left.
+        With `last_is_left`, the last position that was given out belongs to what is left.
         """
         number, instance = instances_of(self._sharder)
         if self._left is None:
@@ -237,10 +209,7 @@ def _bytes_of(bits: int) -> bytes:
 
 
 def left_of(reader: ReaderState, total: int) -> slice | NDArray[np.bool_]:
-    """Return the shards that `reader` has still to begin, as an index.
-
-    It indexes an array of the `total` shards of the epoch.
-    """
+    """Return the shards `reader` has to begin, as an index of all `total`."""
     if reader.left is not None:
         wanted = np.zeros(total, np.bool_)  # count= of unpackbits leaves it undefined for no bytes at all
         bits = np.unpackbits(np.frombuffer(reader.left, np.uint8), bitorder="little")[:total]
@@ -255,10 +224,7 @@ def epoch_items(source: IterDataPipe[object], listed: ListedOrder | None) -> Epo
 
 
 def listed_behind(source: IterDataPipe[object]) -> ListedOrder | None:
-    """Return the listed items that the sharding filter `source` reads.
-
-    None if it is another stage or they are not listed.
-    """
+    """Return the listed items that `source` reads, if it is a sharding filter."""
     return listed_order(source.source_datapipe) if isinstance(source, ShardingFilter) else None
 
 

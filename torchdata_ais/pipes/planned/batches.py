@@ -32,19 +32,14 @@ class Substitutes:
     That is what is left of the slices of the other ranks in that step. If nothing is, it is the nearest batch of the
     epoch before it, and else after it, of which something is left. So a step gives the same samples for any number of
     ranks.
-
-    Args:
-        task: What the worker gives.
-        rows_of: Reads some positions with a copy of the chain, and returns what stages leave of them.
     """
 
     def __init__(self, task: Task, rows_of: Callable[[Task], list[Any]]) -> None:
         self._task, self._rows_of = task, rows_of
         self._own: int | None = None  # the last step of which something is left in the slice of this worker
-        self._before: tuple[int, Integers | None] | None = (
-            None  # a step, and the nearest batch up to it, if any
-        )
-        self._after: tuple[int, Integers] | None = None  # likewise from a step on
+        # A step, and the nearest batch up to it, if any; likewise from a step on.
+        self._before: tuple[int, Integers | None] | None = None
+        self._after: tuple[int, Integers] | None = None
 
     def note(self, step: int) -> None:
         """Note that something is left of the slice of this worker in `step`."""
@@ -52,10 +47,6 @@ class Substitutes:
 
     def rows(self, step: int, left: int) -> list[Any]:
         """Return the rows that replace the empty batch of `step`.
-
-        Args:
-            step: The step.
-            left: How many batches the worker has left, this one included.
 
         Raises:
             EmptyBatchError: Nothing is left of any batch of the epoch.
@@ -118,10 +109,7 @@ def separate(pipe: IterDataPipe[object]) -> IterDataPipe[object]:
 
 
 def _chain(pipe: IterDataPipe[object]) -> Iterator[IterDataPipe[object]]:
-    """Yield the pipes upstream of `pipe`, as long as there is one.
-
-    A stage that batches is the last.
-    """
+    """Yield the pipes above `pipe`, up to one that batches, or to a junction."""
     above = parents(pipe)
     while len(above) == 1:
         yield above[0]
@@ -137,10 +125,7 @@ def planned_above(pipe: IterDataPipe[object]) -> PlannedStage | None:
 
 
 def slots_above(pipe: IterDataPipe[object]) -> SlotStage | None:
-    """Return the nearest upstream stage that knows an item's batch.
-
-    None without a plan.
-    """
+    """Return the nearest stage above that knows an item's batch in the plan."""
     if planned_above(pipe) is None:
         return None
     return next(above for above in _chain(pipe) if isinstance(above, SlotStage) and above.effect().holds)
@@ -153,10 +138,7 @@ def gives_as_many(pipe: IterDataPipe[object]) -> bool:
 
 
 def drawn_above(pipe: IterDataPipe[object]) -> DrawnStage | None:
-    """Return the nearest upstream stage that knows an item's draw.
-
-    None without a plan.
-    """
+    """Return the nearest stage above that knows an item's draw of the plan."""
     for above in _chain(pipe):
         if isinstance(above, SlotBatcher):
             return above if planned_above(above) is not None else None
@@ -166,10 +148,7 @@ def drawn_above(pipe: IterDataPipe[object]) -> DrawnStage | None:
 
 
 def maker_of_rows(pipe: IterDataPipe[object]) -> Stage | None:
-    """Return the upstream stage that can make the rows of its batches.
-
-    All stages in between must hand them on.
-    """
+    """Return the stage above that can make rows, if all between hand them on."""
     for above in _chain(pipe):
         stage = stage_of(above)
         if stage.makes_rows():
@@ -180,10 +159,7 @@ def maker_of_rows(pipe: IterDataPipe[object]) -> Stage | None:
 
 
 def say_no_steps(source: IterDataPipe[object], name: str) -> None:
-    """Warn that items downstream of planned batches are not steps.
-
-    Called where a stage is made.
-    """
+    """Warn that items downstream of planned batches are not steps."""
     batched = any(stage_of(above).effect().gives == "batches" for above in upstream(source))
     if batched and plan_of(source) is not None:
         warnings.warn(
@@ -199,24 +175,13 @@ def plan_of(tail: IterDataPipe[object]) -> PlannedStage | None:
 
 
 def check_planned(tail: IterDataPipe[object]) -> PlannedStage | None:
-    """Return the stage of a pipe that reads by a plan, if it has one.
-
-    Raises:
-        UsageError: A stage below it holds items back, or counts them off, so that batches would not be those planned.
-    """
+    """Return the stage that reads by a plan, if any, after `check_below_plan`."""
     check_below_plan(tail)
     return plan_of(tail)
 
 
 def not_steps(tail: IterDataPipe[object], size: int) -> str | None:
-    """Return why the items of a planned pipe are not its batches.
-
-    None if they are, one for one.
-
-    Args:
-        tail: The last stage.
-        size: Samples of a rank's batch.
-    """
+    """Return why a planned pipe's items are not batches of `size`, or None."""
     for pipe in upstream(tail):
         stage = stage_of(pipe)
         if isinstance(stage, PlannedStage):
@@ -308,10 +273,7 @@ class SlotBatcher(Pipe[Any], DrawnStage):
     def _rows_as_planned(
         self, plan: PlannedStage, slots: SlotStage, draws: list[tuple[int, int]] | None = None
     ) -> Iterator[list[Any]]:
-        """Yield the remaining rows of each batch.
-
-        `draws` is given the draw of each of them.
-        """
+        """Yield the rows left of each batch; `draws` is given their draws."""
         at_once = gives_as_many(self)  # a batch is whole when as many have come as were planned
         rows: list[Any] = []
         filling, size = 0, 0

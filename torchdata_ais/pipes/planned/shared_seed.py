@@ -28,14 +28,7 @@ if TYPE_CHECKING:
 
 
 class SharedSeed(Unchanged):
-    """Pass items on and keep the seed that loaders send.
-
-    Loaders send it to stages before the sharding filter.
-
-    Attributes:
-        sent: The seed sent last, or None.
-        sends: How often one was sent.
-    """
+    """Pass items on, and keep the seed sent to stages before the filter."""
 
     def __init__(self, source: IterDataPipe[object]) -> None:
         super().__init__(source)
@@ -50,10 +43,7 @@ class SharedSeed(Unchanged):
 
 
 def with_shared_seed(source: IterDataPipe[object]) -> IterDataPipe[object]:
-    """Return `source`, or a copy, with a `SharedSeed` upstream.
-
-    It is before the sharding filter, if there is one.
-    """
+    """Return `source`, or a copy, with a `SharedSeed` before any filter."""
     if shared_seed_above(source) is not None:
         return source
     sharder = sharder_above(source)
@@ -82,10 +72,7 @@ def instances_of(sharder: ShardingFilter | None) -> tuple[int, int]:
 
 
 class SharedEpochSeed(EpochSeed):
-    """Gives each epoch a seed that is the same in every rank and worker.
-
-    It is the one that `SharedSeed` was sent, if any.
-    """
+    """Gives each epoch the seed of `SharedSeed`, equal in ranks and workers."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
@@ -128,10 +115,7 @@ class SampleSeeds:
         self._count = 0
 
     def of(self, item: object) -> int:
-        """Return the seed for `item`, from its key or the number of items before.
-
-        The key of an item that is a URL is the URL.
-        """
+        """Return the seed for `item`, by key or URL, or by the items before it."""
         if self._plan is not None:
             return self._of_draw(item)
         if isinstance(item, Mapping):
@@ -148,10 +132,7 @@ class SampleSeeds:
         return mix_seed(self.epoch_seed, "key", name, shard, sent)
 
     def _of_draw(self, item: object) -> int:
-        """Return the seed for an item downstream of a plan.
-
-        It follows from its draw, and from the number of earlier items of that draw.
-        """
+        """Return the seed for an item of a plan, by its draw and its number in it."""
         assert self._plan is not None
         if isinstance(item, PlannedSample):
             drawn = item.source, item.draw
@@ -163,10 +144,7 @@ class SampleSeeds:
         return mix_seed(self._plan.run_seed, self._own_seed, "draw", *drawn, self._count)
 
     def check_saveable(self) -> None:
-        """Raise `StateError` if seeds depend on the number of earlier items.
-
-        Such a state cannot be redistributed.
-        """
+        """Raise `StateError` if seeds depend on the number of earlier items."""
         if self._count:
             raise StateError.at(
                 "random draws for items without a key depend on the items before them",

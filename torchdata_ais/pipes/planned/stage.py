@@ -133,10 +133,7 @@ class PlannedStage(SlotStage):
         self._task = task
 
     def take_share(self, share: Share) -> None:
-        """Be this part of all ranks and workers, until `forget_split`.
-
-        Loaders call it.
-        """
+        """Be this part of all ranks and workers, until `forget_split`."""
         self._given = share
 
     def apply_sharding(
@@ -155,18 +152,12 @@ class PlannedStage(SlotStage):
         self.data.group_by(None)
 
     def use_groups(self, grouping: Grouping) -> None:
-        """Draw groups of samples, one of which is the batch of a rank.
-
-        A loader may override it.
-        """
+        """Draw groups, one a batch of a rank, unless a loader says otherwise."""
         self.batch_size = 1
         self.data.group_by(grouping)
 
     def set_seed(self, seed: int) -> Self:
-        """Take the seed of the next epoch, the same in all ranks and workers.
-
-        Loaders call it.
-        """
+        """Take the next epoch's seed, the same in all ranks and workers."""
         self._sent = int(seed)
         return self
 
@@ -179,17 +170,11 @@ class PlannedStage(SlotStage):
         self.next_epoch.set(whole_number(epoch, "epoch"))
 
     def take_epoch(self, epoch: int) -> None:
-        """Take the number of the next epoch: loaders call it.
-
-        Only a later call of `set_epoch` counts.
-        """
+        """Take the next epoch's number; only a later call of `set_epoch` counts."""
         self._epoch, self._was_set, self._calls = epoch, True, self.next_epoch.look().number
 
     def take_call(self, call: EpochCall) -> None:
-        """Take a call of `set_epoch`, once.
-
-        Loaders call it if their workers are to begin with the same one.
-        """
+        """Take a call of `set_epoch`, once, with which all workers begin."""
         self._was_sent_calls = True
         self._take_call(call)
 
@@ -218,20 +203,14 @@ class PlannedStage(SlotStage):
         return Share(rank, ranks, worker, workers)
 
     def rank_share(self) -> Share:
-        """Return the share of this rank.
-
-        If no loader has set the rank, it is that of torch.distributed.
-        """
+        """Return the share of this rank, by torch.distributed without a loader."""
         if self._task is not None or self._given is not None or self._groups:
             return self.share()
         rank, ranks = known_ranks()
         return Share(rank or 0, ranks)
 
     def batches(self) -> int:
-        """Return the number of batches of this rank in the next epoch.
-
-        It includes those given before a resume.
-        """
+        """Return this rank's batches in the next epoch, also those already given."""
         return self._next(self.rank_share())[2].steps
 
     def __len__(self) -> int:
@@ -241,10 +220,7 @@ class PlannedStage(SlotStage):
         return run.given(epoch, share.rank)
 
     def _next(self, share: Share | None = None) -> tuple[Run, Share, Epoch]:
-        """Return the run, and the share of its next epoch.
-
-        The share is that of this instance, or another `share`.
-        """
+        """Return the run, the share given or of this instance, and the epoch."""
         if self._task is not None:
             task = self._task
             return task.run, task.share, task.run.epoch_of(task.step)
@@ -269,17 +245,11 @@ class PlannedStage(SlotStage):
         return run, share, run.epoch(epoch)
 
     def _takes_sent(self) -> bool:
-        """Return whether the order follows from the seed of a loader.
-
-        Else it follows from the number of the epoch.
-        """
+        """Return whether the order follows from a loader's seed, not the epoch."""
         return self._sent is not None and not self._was_set
 
     def _begin(self, run: Run, share: Share, epoch: Epoch) -> Task:
-        """Begin an iteration over the result of `_next`.
-
-        After it comes the next epoch.
-        """
+        """Begin an iteration over what `_next` returned."""
         task, self._task = self._task, None
         self.run_seed = run.seed
         if task is not None:
