@@ -17,10 +17,6 @@ from torchdata_ais.writing.targets import Target, new_compressor
 class OpenArchive:
     """A shard that is not finished yet.
 
-    Args:
-        target: Where it goes.
-        compression: ``gz``, ``bz2``, ``xz``, ``zst`` or ``""``.
-
     Attributes:
         count: Samples so far.
         size: Bytes so far, before compression and without the end marker.
@@ -36,23 +32,8 @@ class OpenArchive:
         self._keys: set[str] = set()
         self._state = "open"  # then "finished", "discarded" on demand, or "failed"
 
-    def size_with(self, sample: Packed) -> int:
-        """Return the size of the archive if `sample` were the last one.
-
-        The end is included; the size is that before compression.
-        """
-        return archive_size(self.size + sample.size)
-
     def add(self, sample: Packed) -> None:
-        """Write a sample. A failure within it discards the shard.
-
-        Half a sample cannot be taken back.
-
-        Raises:
-            DuplicateFieldError: The shard has a sample with this key.
-            UsageError: The shard is finished or was given up.
-            OSError: The target failed.
-        """
+        """Write a sample; a failure within it discards the whole shard."""
         if self._state != "open":
             raise UsageError.at(
                 f"the shard is {self._state}", todo="write to a new one", url=self.target.name
@@ -75,13 +56,7 @@ class OpenArchive:
         self.size += sample.size
 
     def finish(self) -> None:
-        """Write the end marker and publish the shard.
-
-        A failure leaves nothing; a second call does nothing.
-
-        Raises:
-            UsageError: An error came before, and the caller continued: the shard is not there.
-        """
+        """Write the end marker and publish the shard, or leave nothing."""
         if self._state == "failed":
             raise UsageError.at(
                 "the shard failed, and is discarded",
@@ -101,10 +76,7 @@ class OpenArchive:
         self._state = "finished"
 
     def discard(self) -> None:
-        """Discard the shard.
-
-        A stream keeps its part without an end, which readers report as cut.
-        """
+        """Discard the shard; a stream keeps its part, which readers report as cut."""
         self._end("discarded")
 
     def _end(self, state: str) -> None:
@@ -153,11 +125,7 @@ class Writer(ABC):
 
 
 def check_format(wanted: object) -> None:
-    """Take webdataset's ``format=``: a number or a name of `tarfile`.
-
-    Raises:
-        UsageError: Another format than the one that is written.
-    """
+    """Check webdataset's ``format=``, a number or a name of `tarfile`."""
     number = getattr(tarfile, wanted, None) if isinstance(wanted, str) else wanted
     if wanted is not None and number not in (tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT):
         raise UsageError.at(

@@ -20,10 +20,7 @@ _TODO = Remedy(_APART, "pass overwrite=True")
 
 
 def names_for_people(shards: str | os.PathLike[str], options: Callable[[], StoreOptions]) -> list[str]:
-    """Return the class names stored with shards, or none on an error.
-
-    Numbers will do then.
-    """
+    """Return the class names stored with shards, or none on an error."""
     try:
         return read_classes(shards, options) or []
     except (UsageError, TransportError):
@@ -41,9 +38,6 @@ def agreed_classes(
     """Return the classes to number by: stored ones, if they contain these.
 
     So a validation set that lacks some classes has the numbers of the training set next to it.
-
-    Raises:
-        UsageError: Other classes are stored there, and shards have their numbers.
     """
     there = None if overwrite else read_classes(pattern, options)
     if there is None:
@@ -60,13 +54,7 @@ def agreed_classes(
 
 
 def carried_classes(shards: Sequence[str], pattern: str, options: Callable[[], StoreOptions]) -> list[str]:
-    """Return the class names of shards that are copied to new ones, if any.
-
-    The samples are written unchanged.
-
-    Raises:
-        UsageError: Other names are stored with the new ones, or the same with other numbers.
-    """
+    """Return the class names of shards that are copied to new ones, if any."""
     own = read_classes(shards[0], options) if shards else None
     if own and agreed_classes(pattern, own, options, overwrite=False, todo=_APART) != own:
         raise other_numbers(_APART)
@@ -74,20 +62,14 @@ def carried_classes(shards: Sequence[str], pattern: str, options: Callable[[], S
 
 
 def other_numbers(todo: str = _TODO) -> UsageError:
-    """Return the error for shards whose class numbers have another meaning.
-
-    They would be written where numbers mean other classes.
-    """
+    """Return the error for numbers that mean other classes than stored ones."""
     return UsageError.at(
         "the classes beside the shards have other numbers than those of the source", todo=todo
     )
 
 
 def write_classes(pattern: str, classes: Sequence[str], options: Callable[[], StoreOptions]) -> str | None:
-    """Store the names with the shards, and return the path.
-
-    Concurrent calls are safe.
-    """
+    """Store the names with the shards, also concurrently; return the path."""
     place = classes_place(pattern)
     if place is None:
         return None

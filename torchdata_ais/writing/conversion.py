@@ -135,13 +135,7 @@ class Conversion:
 
 @dataclass(repr=False, eq=False)
 class ConversionJob:
-    """A conversion that can start: source listed, arguments validated.
-
-    Nothing was made yet. See `torchdata_ais.writing.convert` for the arguments, and for the errors.
-
-    Attributes:
-        left_out: Contents of the source that are not samples.
-    """
+    """A conversion that can start: source listed, arguments validated."""
 
     source: Any
     target: str
@@ -245,10 +239,7 @@ class ConversionJob:
         return {**found.notes, "classes": self._classes} if self._classes else found.notes
 
     def _check_some(self, counted: Counts) -> None:
-        """Raise the error of a conversion that wrote no sample.
-
-        A part of a small source may have none.
-        """
+        """Raise the error of a conversion that wrote no sample, except in a part."""
         if any(one.writer.total for one in self._all) or (self.how.part is not None and not counted.skipped):
             return
         where = os.fspath(self.source) if isinstance(self.source, str | os.PathLike) else None
@@ -271,10 +262,7 @@ class ConversionJob:
         )
 
     def _check_fields(self, counted: Counts) -> None:
-        """Raise if no sample had a field that is to be kept.
-
-        The samples of one part need not have all fields.
-        """
+        """Raise if no sample had a field to keep, unless another part might."""
         if not counted.unmet:
             return
         names = ", ".join(map(repr, sorted(counted.unmet)))
@@ -342,10 +330,7 @@ class ConversionJob:
 def _take_up(
     shards: ShardWriter, order: dict[str, Any], notes: dict[str, Any], kept: frozenset[str]
 ) -> Counts:
-    """Note source and order in the manifest.
-
-    In a resumed one, check that they are the same.
-    """
+    """Note source and order in the manifest; in a resumed one, compare them."""
     before = shards.notes.get("order")
     if before is None and shards.shards:
         raise StateError.at(

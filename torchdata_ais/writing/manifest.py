@@ -63,8 +63,6 @@ class ShardInfo:
 class Manifest:
     """A series of shards, stored as JSON after each finished shard.
 
-    The file is written whole or not at all.
-
     Attributes:
         settings: The settings that determine the ends of shards.
         shards: The finished ones, in order.
@@ -116,11 +114,7 @@ class Manifest:
 
     @classmethod
     def load(cls, where: str, options: Callable[[], StoreOptions]) -> Manifest | None:
-        """Return the stored manifest, or None.
-
-        Raises:
-            StateError: The file is not a manifest.
-        """
+        """Return the stored manifest, or None; raise for any other file."""
         place = parse_url(where)
         try:
             with open_blocks(place, options() if place.kind == "object" else StoreOptions()) as blocks:
@@ -155,10 +149,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def shards_there(pattern: str, store: Callable[[], StoreOptions]) -> list[tuple[int, str]]:
-    """Return numbers and names of the existing shards of this pattern.
-
-    Empty if only folders have numbers.
-    """
+    """Return numbers and names of shards there; none if folders have numbers."""
     place = parse_url(pattern)
     if place.kind == "file":
         folder = Path(place.name).parent
@@ -189,10 +180,7 @@ def gives(pattern: str, name: str, first: int) -> bool:
 
 
 def is_web(pattern: str) -> bool:
-    """Report whether ``%`` in the pattern may be part of an encoded character.
-
-    Then it is not part of the number.
-    """
+    """Return whether ``%`` in the pattern may encode a character of a URL."""
     return pattern.lower().startswith(("http://", "https://"))
 
 
@@ -212,16 +200,10 @@ _SMALL = 32 << 10  # bytes of a sample that are copied together sooner than hash
 class SeriesIndex:
     """Records position and fields of each sample, and stores the index.
 
-    Args:
-        where: The path of the index; True for that next to the shards (`index_place`); or an object that takes its
-            shards.
-        pattern: The names of the shards.
-        options: Returns the transport settings; called for paths in a cluster.
+    It goes to the path `where`, next to the shards (True), or to an object that takes its shards. `options` is called
+    for paths in a cluster.
 
     Memory: one part of the index (64 MiB), and the rows of the shard under way.
-
-    Raises:
-        UsageError: The shards have no default path for an index, and none was named.
     """
 
     def __init__(self, where: bool | str | Taker, pattern: str, options: Callable[[], StoreOptions]) -> None:

@@ -26,10 +26,8 @@ class Packed(NamedTuple):
     Attributes:
         key: Its key.
         blocks: Headers, data and padding of its members.
-        size: Bytes of the blocks.
-        payload: Bytes of the data alone.
-        fields: Its fields, as readers will name them.
-        sizes: The bytes of each.
+        size, payload: Bytes of the blocks, and of the data alone.
+        fields, sizes: Its fields, as readers will name them, and the bytes of each.
     """
 
     key: str
@@ -44,18 +42,7 @@ class SamplePacker:
     """Encodes samples and lays out their members, sorted by field.
 
     Nothing is written here. Keys such as ``/data/x`` and ``../x`` are written as they are, as webdataset does; the
-    first is logged as a warning.
-
-    Args:
-        encoder: See `torchdata_ais.codecs.build_encoder`.
-        keep_meta: Whether fields that begin with ``_`` are stored, too.
-        allow_pickle: See `build_encoder`.
-        quality: See `build_encoder`.
-        allow_nan: See `build_encoder`.
-        user: Owner of the members.
-        group: Group of the members.
-        mode: Their permission bits.
-        mtime: Their time; None is 0.
+    first is logged as a warning. The arguments are those of `TarWriter`.
     """
 
     def __init__(
@@ -77,14 +64,7 @@ class SamplePacker:
         self._tar = TarBuilder(mtime=mtime or 0, mode=mode, user=user, group=group)
 
     def __call__(self, sample: Mapping[str, object]) -> Packed:
-        """Return the members of a sample.
-
-        Raises:
-            UsageError: No dict, no key, or a key or field that readers would understand in another way.
-            DuplicateFieldError: Two fields differ in case only.
-            MissingFieldError: There is nothing to write.
-            EncodeError: A value cannot be encoded.
-        """
+        """Return the members of a sample."""
         if not isinstance(sample, Mapping):
             raise UsageError.at(
                 f"a {type(sample).__name__} is no sample",
@@ -154,11 +134,7 @@ class SamplePacker:
 
 
 def key_of(sample: Mapping[str, object]) -> str:
-    """Return the key of a sample, if readers will find the same one.
-
-    Raises:
-        UsageError: The key is missing, has a dot in its last part, where readers end it, or is not valid text.
-    """
+    """Return the key of a sample, if readers will find the same one."""
     key = sample.get("__key__")
     if not isinstance(key, str):
         what = "has no __key__" if key is None else f"has a key of type {type(key).__name__}"

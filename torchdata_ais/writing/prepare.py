@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -33,16 +33,7 @@ def prepare(
 ) -> None:
     """Make the folder of the shards; refuse to mix new ones with old ones.
 
-    Args:
-        pattern: The pattern of the shards.
-        store: Returns the transport settings.
-        new: Whether there may be none yet.
-        todo: The remedy if there are some.
-        is_mine: Which numbers count: others are those of another part.
-
-    Raises:
-        UsageError: Not a pattern of shards, or there are some.
-        NotFoundError: No such bucket.
+    If they are `new`, there may be none yet of the numbers that are mine: others are those of another part.
     """
     check_pattern(pattern)
     place = parse_url(pattern)
@@ -70,12 +61,10 @@ def refuse_existing(
         )
 
 
-@contextmanager
-def folder_of(pattern: str) -> Iterator[None]:
+def folder_of(pattern: str) -> AbstractContextManager[None]:
     """Remove empty folders made for the shards if the block fails."""
     place = parse_url(pattern)
-    with no_empty_folders([Path(place.name).parent] if place.kind == "file" else []):
-        yield
+    return no_empty_folders([Path(place.name).parent] if place.kind == "file" else [])
 
 
 def check_bucket(
@@ -84,15 +73,7 @@ def check_bucket(
     """Raise if an object's bucket does not exist, before shards are written.
 
     A shard is written for minutes before it is stored. Other errors of the cluster are raised when the shard is
-    stored.
-
-    Args:
-        name: The object, or a path.
-        options: Returns the transport settings.
-        look: Looks at what is there instead, and may raise `UsageError`.
-
-    Raises:
-        NotFoundError: The bucket does not exist.
+    stored. `look` looks at what is there instead, and may raise `UsageError`.
     """
     place = parse_url(name)
     if place.kind != "object" and look is None:
@@ -119,14 +100,7 @@ def check_bucket(
 
 
 def check_place(name: str) -> None:
-    """Refuse a path where no file can be written, before anything is made.
-
-    It is a path of this machine.
-
-    Raises:
-        UsageError: It is a folder.
-        NotFoundError: Its folder is not there.
-    """
+    """Refuse a path of this machine where no file can be written."""
     place = parse_url(name)
     if place.kind != "file":
         return
@@ -145,17 +119,7 @@ _TODO = "write to a folder or prefix that is not read"
 def check_not_read(
     pattern: str, shards: Iterable[str], store: Callable[[], StoreOptions], first: int = 0
 ) -> None:
-    """Refuse to write over shards that are read.
-
-    Args:
-        pattern: Where the new shards go.
-        shards: Those that are read.
-        store: Gives the transport settings.
-        first: The number of the first new shard.
-
-    Raises:
-        UsageError: The pattern gives the name of one of them.
-    """
+    """Refuse to write over shards that are read."""
     place = parse_url(pattern)
     if is_web(pattern):
         return
@@ -184,16 +148,7 @@ def check_not_read(
 def check_apart(pattern: str, sources: object, store: Callable[[], StoreOptions], first: int = 0) -> None:
     """Refuse new shards that their own source would contain later.
 
-    Each sample would be there twice.
-
-    Args:
-        pattern: The pattern of the new shards.
-        sources: The source as the user named it: one or a list. Only texts and paths are checked.
-        store: Returns the transport settings.
-        first: The number of the first new shard.
-
-    Raises:
-        UsageError: They are in the folder, prefix or pattern that is read.
+    Only texts and paths are checked, of the source as the user named it.
     """
     place = parse_url(pattern)
     new = NUMBER.sub(lambda found: found[0] % first, place.name.replace("%%", "%"))

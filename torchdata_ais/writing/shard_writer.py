@@ -16,7 +16,8 @@ from torchdata_ais._util.files import naming
 from torchdata_ais.codecs.encoder import EncoderSpec
 from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.errors.text import Remedy, in_commands, in_programs
-from torchdata_ais.store import Cluster, StoreOptions, cluster_options, delete_object, given_options
+from torchdata_ais.store import Cluster, cluster_options, delete_object, given_options
+from torchdata_ais.tar import archive_size
 from torchdata_ais.urls import parse_url, redact, shown_name
 from torchdata_ais.writing.archive import OpenArchive, Writer, check_format
 from torchdata_ais.writing.manifest import Manifest, SeriesIndex, ShardInfo, Taker, shards_there
@@ -28,51 +29,8 @@ _ANEW = "begin anew without resume=True"
 _OTHER_SAMPLES = Remedy("resume with the same samples in the same order", _ANEW)
 
 
-def finished_shards(
-    where: str,
-    settings: dict[str, Any],
-    names: Callable[[int], str],
-    options: Callable[[], StoreOptions],
-    *,
-    check: bool,
-) -> Manifest | None:
-    """Return the stored manifest, cut before the first missing shard; or None.
-
-    Raises:
-        StateError: It was written with other settings, or names shards that are not of this series.
-    """
-    found = Manifest.load(where, options)
-    if found is None:
-        return None
-    for name, value in settings.items():
-        before = found.settings.get(name)
-        if before != value:
-            raise StateError.at(
-                f"the series was begun with {name}={before!r}, not {value!r}",
-                todo=Remedy("pass the same arguments", _ANEW),
-                url=redact(where),
-            )
-    for index, shard in enumerate(found.shards):
-        if shard.name != names(index):  # it would be requested, and read for the index
-            raise StateError.at(
-                f"the manifest names {shown_name(shard.name)} as shard {index}, which is {redact(names(index))}",
-                todo=Remedy("name another manifest=", _ANEW),
-                url=redact(where),
-            )
-    for index, shard in enumerate(found.shards if check else ()):
-        if not shard.is_there(options):
-            del found.shards[index:]
-            found.complete = False
-            break
-    return found
-
-
 class Replay:
-    """Skip the samples that finished shards hold, and compare them.
-
-    Args:
-        shards: The finished shards.
-    """
+    """Skip the samples that finished shards hold, and compare them."""
 
     def __init__(self, shards: Sequence[ShardInfo]) -> None:
         self._shards = list(shards)
@@ -86,11 +44,7 @@ class Replay:
         return self._at == len(self._shards)
 
     def passes(self, key: str) -> None:
-        """Let one sample pass.
-
-        Raises:
-            StateError: The samples that came are not those of the shard.
-        """
+        """Let one sample pass; at the end of a shard, compare its keys."""
         shard = self._shards[self._at]
         self._keys.update(key.encode("utf-8", "surrogateescape") + b"\0")
         self._passed += 1
@@ -108,11 +62,7 @@ class Replay:
         self._keys.reset()
 
     def check_over(self) -> None:
-        """Raise if samples are missing.
-
-        Raises:
-            StateError: See above.
-        """
+        """Raise `StateError` if samples are missing."""
         if not self.is_over:
             shard = self._shards[self._at]
             raise StateError.at(
@@ -299,17 +249,34 @@ class ShardWriter(Writer):
                 Manifest.load(manifest, self._options)  # something else is not written over
 
     def _take_up(self, where: str, *, check: bool) -> None:
-        """Continue the series of the manifest, if there is one."""
-        begin, step = self.shard, self._step
-        found = finished_shards(
-            where,
-            self._manifest.settings,
-            lambda index: self._name(begin + index * step),
-            self._options,
-            check=check,
-        )
+        """Continue the series of the manifest, if there is one.
+
+        It is cut before the first missing shard, where they are to be checked.
+        """
+        found = Manifest.load(where, self._options)
         if found is None:
             return
+        for name, value in self._manifest.settings.items():
+            before = found.settings.get(name)
+            if before != value:
+                raise StateError.at(
+                    f"the series was begun with {name}={before!r}, not {value!r}",
+                    todo=Remedy("pass the same arguments", _ANEW),
+                    url=redact(where),
+                )
+        for index, shard in enumerate(found.shards):
+            name = self._name(self.shard + index * self._step)
+            if shard.name != name:  # it would be requested, and read for the index
+                raise StateError.at(
+                    f"the manifest names {shown_name(shard.name)} as shard {index}, which is {redact(name)}",
+                    todo=Remedy("name another manifest=", _ANEW),
+                    url=redact(where),
+                )
+        for index, shard in enumerate(found.shards if check else ()):
+            if not shard.is_there(self._options):
+                del found.shards[index:]
+                found.complete = False
+                break
         self._manifest = found
         self._replay = Replay(found.shards)
         self.shard += len(found.shards) * self._step
@@ -359,7 +326,11 @@ class ShardWriter(Writer):
             )
         sample = self._pack(obj)
         archive = self._archive
-        if archive is None or archive.count >= self._maxcount or archive.size_with(sample) > self._maxsize:
+        if (
+            archive is None
+            or archive.count >= self._maxcount
+            or archive_size(archive.size + sample.size) > self._maxsize
+        ):
             archive = self.next_stream()
         start = archive.size
         archive.add(sample)
@@ -374,7 +345,8 @@ class ShardWriter(Writer):
         self.finish()
         name = self._name(self.shard)
         if self._opener is None and not self.shards:
-            check_bucket(name, self._options, self._refuse_existing if self._overwrite is False else None)
+            refuse = partial(refuse_existing, self._pattern, self._options, self._is_mine)
+            check_bucket(name, self._options, refuse if self._overwrite is False else None)
         if not self._is_saved:
             self._save()  # an older manifest must not speak for the shards that follow
         self._archive = OpenArchive(self._target(name), self._compression)
@@ -439,9 +411,6 @@ class ShardWriter(Writer):
             for number, name in sorted(shards_there(self._pattern, self._options))
             if number >= self.shard and self._is_mine(number) and (self._pattern % number).endswith(name)
         ]
-
-    def _refuse_existing(self) -> None:
-        refuse_existing(self._pattern, self._options, self._is_mine)
 
     def _is_mine(self, number: int) -> bool:
         return number >= self._start and (number - self._start) % self._step == 0

@@ -61,27 +61,15 @@ class Target(ABC):
 
     @abstractmethod
     def publish(self) -> None:
-        """Publish the written bytes, and release all resources.
-
-        Called once, with nothing after it.
-        """
+        """Publish the written bytes, and release all resources: called once."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Discard the written bytes, as far as possible.
-
-        Safe to call twice, and after `publish`.
-        """
+        """Discard what can be; safe to call twice, and after `publish`."""
 
 
 class _Kept(Target):
-    """Bytes kept in a file until they are whole.
-
-    Args:
-        name: See `Target`.
-        file: The file.
-        part: Its name; None for a temporary file without one.
-    """
+    """Bytes kept in a file until they are whole; `part` is its name, if any."""
 
     def __init__(self, name: str, file: Any, part: str | None) -> None:
         super().__init__(name)
@@ -107,13 +95,6 @@ class FileTarget(_Kept):
 
     The part belongs to one writer at a time (it is locked), and the part of a killed process is written over by the
     next one.
-
-    Args:
-        path: Where the file shall be. A link is followed.
-
-    Raises:
-        NotFoundError: The folder does not exist.
-        UsageError: Another writer is at work on the same file.
     """
 
     def __init__(self, path: str) -> None:
@@ -133,10 +114,7 @@ class FileTarget(_Kept):
         super().__init__(path, file, part)
 
     def publish(self) -> None:
-        """Flush to the disk, then rename the part.
-
-        After a power cut there is the old file or the new one.
-        """
+        """Flush to the disk, then rename the part: a power cut leaves one whole."""
         with naming(self._kept_in):
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -150,13 +128,6 @@ class ObjectTarget(_Kept):
 
     The file has no name (in ``TMPDIR``). The cluster takes an object with its length and checksum or not at all. A
     killed process leaves nothing.
-
-    Args:
-        place: Where it will be.
-        options: The cluster.
-
-    Raises:
-        UsageError: The URL names no object, or no cluster is named.
     """
 
     def __init__(self, place: Location, options: StoreOptions) -> None:
@@ -180,15 +151,7 @@ class ObjectTarget(_Kept):
 
 
 class StreamTarget(Target):
-    """A stream of the caller's. Written bytes cannot be taken back.
-
-    Args:
-        stream: Has ``write``.
-        close: Called at the end, well or not.
-
-    Raises:
-        UsageError: It takes text, or is not a stream.
-    """
+    """A stream of the caller's. Written bytes cannot be taken back."""
 
     def __init__(self, stream: object, close: Callable[[], object] | None = None) -> None:
         super().__init__(str(getattr(stream, "name", type(stream).__name__)))
@@ -225,16 +188,7 @@ class StreamTarget(Target):
 
 
 def open_target(to: object, options: Callable[[], StoreOptions] = StoreOptions) -> Target:
-    """Return the target of a path, a URL, ``-`` (standard output) or a stream.
-
-    Args:
-        to: See above.
-        options: Returns the transport settings; called for objects only.
-
-    Raises:
-        NotFoundError: The folder is not there.
-        UsageError: Nothing that can be written to.
-    """
+    """Return the target of a path, a URL, ``-`` (standard output) or a stream."""
     if not isinstance(to, str | os.PathLike):
         return StreamTarget(to)
     name = os.fspath(to)
@@ -317,14 +271,7 @@ class Compressor(Protocol):
 
 
 def compression_for(name: object, compress: bool | str | None) -> str:
-    """Return ``gz``, ``bz2``, ``xz``, ``zst`` or ``""``.
-
-    Args:
-        name: Where the shard goes; its ending decides if `compress` is None (``.tar.gz``, ``.tgz``, ...).
-        compress: True is ``gz``, False is none.
-
-    Raises:
-        UsageError: An unknown format.
+    """Return ``gz``, ``bz2``, ``xz``, ``zst`` or ``""``, by the name if None.
 
     Example:
         >>> compression_for("s.tgz", None), compression_for("s.tar", "zst"), compression_for("s.tar.gz", False)
@@ -347,9 +294,6 @@ def new_compressor(kind: str) -> Compressor | None:
     """Return a compressor of one stream; None for ``""``.
 
     The same data give the same bytes: no time is written.
-
-    Raises:
-        MissingLibraryError: No library for Zstandard is installed. (Also an ImportError.)
     """
     if kind == "gz":
         return zlib.compressobj(6, zlib.DEFLATED, 31)  # gzip framing, time 0

@@ -36,13 +36,7 @@ _MENDED = Remedy("mend the function", 'go on without such samples by on_error="s
 
 
 class Transform:
-    """A function of a list of items with their cursors.
-
-    Args:
-        load: Makes a sample of an item.
-        edit: Changes to it.
-        seed: For ``rng``.
-    """
+    """A function of a list of items with their cursors."""
 
     def __init__(self, load: Callable[[Any], Fields], edit: Edit, seed: int) -> None:
         self._load, self._seed = load, seed
@@ -54,11 +48,7 @@ class Transform:
         self._fields = edit.kept
 
     def __call__(self, items: Iterable[tuple[object, object]]) -> list[tuple[Any, Outcome]]:
-        """Return the outcome of each item with its cursor.
-
-        Raises:
-            Exception: One of `NEVER_SKIPPED`: the call, the program or the machine is at fault.
-        """
+        """Return the outcome of each item with its cursor."""
         return [(cursor, self.one(item)) for cursor, item in items]
 
     def one(self, item: object) -> Outcome:
@@ -130,26 +120,14 @@ class Transform:
 @checked_options
 @dataclass(frozen=True)
 class Edit:
-    """Changes of each sample by `torchdata_ais.writing.convert`.
+    """Changes of each sample by `convert`, which describes the others.
 
     Attributes:
-        select: A function of the sample as it was read (bytes); false leaves it out.
-        decode: Turn the bytes into values first: the name of a spec (``"rgb8"``), or the result of
-            `torchdata_ais.Decoder`.
         map: A function from a sample to a sample; None leaves it out. It need not return the key.
-        rng: Whether to call ``map(sample, rng)`` with a `random.Random` that depends on the seed and the key alone.
-        fields: Keep these fields only.
         keys: ``"number"`` gives the samples new keys, their numbers with nine digits: for shards whose keys repeat.
         check: Decode every picture, text, number and JSON field once, to see that it can be, and every sound where
             soundfile is installed (extra ``[audio]``); see that sounds and videos are complete. The bytes are written
             unchanged.
-        encoder: As in `TarWriter`.
-        allow_pickle: As in `TarWriter`.
-        quality: As in `TarWriter`.
-        allow_nan: As in `TarWriter`.
-
-    Raises:
-        UsageError: A value that cannot work.
 
     Example:
         >>> Edit(fields="jpg cls", keys="number").is_copy

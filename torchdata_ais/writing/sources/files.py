@@ -53,10 +53,6 @@ def files_below(root: Path, omitted: Omitted, *, outside: bool = False) -> Itera
     """Yield the files of a folder tree, sorted by name level by level.
 
     Hidden ones are left out. Links are followed, those that lead out of the folder only with `outside`.
-
-    Raises:
-        NotFoundError: No such folder.
-        OSError: A folder cannot be read; it is named.
     """
     if not root.is_dir():
         raise NotFoundError.at("there is no such folder", todo="check the path", url=str(root))
@@ -88,9 +84,7 @@ def _below(
 
 
 def split_ending(path: str) -> tuple[str, str]:
-    """Return a path without its file's ending, and the ending in lower case.
-
-    The ending is ``""`` if there is none.
+    """Return a path without its file's ending, and that in lower case, or "".
 
     Example:
         >>> split_ending("cat/a.b.JPG"), split_ending("cat.d/README")
@@ -120,10 +114,7 @@ class DiskFolder:
         return self.root
 
     def files(self, omitted: Omitted) -> Iterator[FoundFile]:
-        """Yield the files of the tree, sorted by name level by level.
-
-        Hidden ones are left out.
-        """
+        """Yield the files of the tree, without hidden ones; see `files_below`."""
         return files_below(Path(self.root), omitted, outside=self.outside)
 
     def folders(self) -> list[str]:
@@ -157,12 +148,7 @@ class DiskFolder:
 
 @dataclass(frozen=True)
 class BucketFolder:
-    """The objects of a bucket with a common prefix.
-
-    Args:
-        place: The common prefix, up to a slash.
-        options: The cluster.
-        listed: The objects, by their names after that.
+    """The objects of a bucket with a common prefix, up to a slash.
 
     Memory: about 300 bytes an object.
     """
@@ -176,9 +162,6 @@ class BucketFolder:
         """List the objects of a URL.
 
         The folder ends after its last slash, or after all of it where one follows.
-
-        Raises:
-            NotFoundError: No such bucket, or nothing in it that begins so.
         """
         place = parse_url(url)
         found = [(parse_url(one).name, one.size or 0) for one in list_objects(url, options=options)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import xxhash
@@ -52,12 +52,7 @@ class LoadFiles:
         return replace(self, classes=tuple(classes))
 
     def __call__(self, item: Item) -> Fields:
-        """Return the sample.
-
-        Raises:
-            SampleError: A picture is empty, or a text is not UTF-8.
-            OSError: A file cannot be read; it is named.
-        """
+        """Return the sample."""
         key, parts = item
         sample: Fields = {"__key__": key, "__url__": self.folder.where(parts[0][1])}
         if self.classes and all(field != "cls" for field, _ in parts):
@@ -106,15 +101,6 @@ def media_folder(
     name, where readers would end the key, become ``_``. Pictures have one field, see `SourceOptions.image_field`.
     Files that are neither pictures nor next to one are left out and counted.
 
-    Args:
-        root: The folder, here or in a bucket.
-        options: ``kind`` and ``image_field`` of it count here.
-
-    Raises:
-        NotFoundError: No such folder, or nothing in it.
-        UsageError: Pictures are next to folders of classes, or the folders are splits of a data set.
-        DuplicateFieldError: Two files would be the same field of the same sample.
-
     Example:
         >>> import pathlib, tempfile
         >>> root = pathlib.Path(tempfile.mkdtemp())
@@ -154,12 +140,10 @@ def media_folder(
     digest = xxhash.xxh64()
     for file in found:
         digest.update(f"{file.path} {file.size}\n".encode("utf-8", "surrogateescape"))
-    source = ListSource(
-        _unit_of({file.ending for file in found} & main),
-        items,
-        digest.hexdigest(),
-        LoadFiles(folder.reader(), tuple(classes), main),
-    )
+    kinds = {file.ending for file in found} & main
+    unit = "image" if kinds <= PICTURES else "sound" if kinds <= SOUNDS else "file"
+    load = LoadFiles(folder.reader(), tuple(classes), main)
+    source = ListSource(unit, items, digest.hexdigest(), load)
     source.notes = {"classes": classes} if classes else {}
     source.by_class = len(classes) > 1
     for empty in sorted({*classes} - {path.partition("/")[0] for path in groups}):
@@ -168,14 +152,8 @@ def media_folder(
     return source
 
 
-def _unit_of(kinds: Set[str]) -> str:
-    return "image" if kinds <= PICTURES else "sound" if kinds <= SOUNDS else "file"
-
-
 def picture_field(endings: Iterable[str], options: SourceOptions) -> Mapping[str, str]:
-    """Return the field of each ending of a picture.
-
-    One field for all of them, unless each is to have its own.
+    """Return the field of each picture ending: one for all, or its own.
 
     Example:
         >>> picture_field(["png", "jpeg", "txt"], SourceOptions())
@@ -193,10 +171,7 @@ def picture_field(endings: Iterable[str], options: SourceOptions) -> Mapping[str
 
 
 def _notes_of_img2dataset(files: list[FoundFile]) -> Mapping[str, object]:
-    """Return the paths of img2dataset's files next to its folders.
-
-    Empty for folders of other tools.
-    """
+    """Return img2dataset's files next to its folders; none of other tools."""
     notes = dict.fromkeys(file.path for file in files if _OF_IMG2DATASET.fullmatch(file.path))
     return notes if any(path.endswith(".json") for path in notes) else {}
 
@@ -204,10 +179,7 @@ def _notes_of_img2dataset(files: list[FoundFile]) -> Mapping[str, object]:
 def _groups(
     files: list[FoundFile], main: frozenset[str], what: str, omitted: Omitted
 ) -> dict[str, list[FoundFile]]:
-    """Return the files of each sample by their path without ending.
-
-    Samples without a picture are left out.
-    """
+    """Return files of each sample with media, by their path without ending."""
     groups: dict[str, list[FoundFile]] = {}
     for file in files:
         groups.setdefault(split_ending(file.path)[0], []).append(file)
@@ -230,10 +202,7 @@ def _groups(
 
 
 def _classes(folder: FileFolder, groups: Mapping[str, list[FoundFile]], kind: str) -> list[str]:
-    """Return the folders that are classes.
-
-    Empty if the pictures are in the folder itself.
-    """
+    """Return the folders that are classes; none if the folder has pictures."""
     classes = folder.folders()
     lone = next((group[0].path for group in groups.values() if "/" not in group[0].path), None)
     if lone is None:

@@ -10,7 +10,7 @@ from typing import Any
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.errors.text import Remedy, in_commands, in_programs
 from torchdata_ais.store import StoreOptions
-from torchdata_ais.urls import Location, parse_url, redact
+from torchdata_ais.urls import parse_url, redact
 from torchdata_ais.urls.parsing import is_shard
 from torchdata_ais.writing.sources.files import (
     MEDIA,
@@ -31,11 +31,7 @@ METADATA_NAMES = tuple(f"metadata.{ending}" for ending in ("jsonl", "csv", "parq
 
 
 def metadata_of(root: Path) -> Path | None:
-    """Return the table about the files of a folder, if it has one.
-
-    Raises:
-        UsageError: Its folders have one each, so that they are splits; or it has two.
-    """
+    """Return the table about the files of a folder, if it has one."""
     found = [root / name for name in METADATA_NAMES if (root / name).is_file()]
     if len(found) > 1:
         raise UsageError.at(
@@ -57,14 +53,6 @@ def metadata_folder(found: Path, options: StoreOptions, how: SourceOptions) -> T
     """Return the rows of the table as a source of samples.
 
     Files that no row names are left out and counted.
-
-    Args:
-        found: The table.
-        options: Transport settings, for rows that name URLs.
-        how: ``columns`` and ``image_field`` of it count here.
-
-    Raises:
-        UsageError: No column names the files.
 
     Example:
         >>> import tempfile
@@ -107,16 +95,7 @@ _NO_SOURCES = MEDIA | {"zip", "xlsx", "xls", "json", "txt", "7z", "rar"}
 
 # One decision with many branches: each kind is excluded before the next is looked for, and the order counts.
 def open_source(source: Any, how: SourceOptions, store: Store) -> Source:
-    """Return the source of this kind, or of the kind that its name suggests.
-
-    Args:
-        source: As the user named it.
-        how: See `SourceOptions`.
-        store: Returns the transport settings; called where a cluster is needed.
-
-    Raises:
-        UsageError, NotFoundError: See the layouts.
-    """
+    """Return the source of this kind, or of the kind that its name suggests."""
     is_path = isinstance(source, str | os.PathLike)
     is_folder = is_path and Path(source).is_dir()
     kind, tables = _layout_of(Path(source), how.kind) if is_folder else (how.kind, [])
@@ -153,7 +132,10 @@ def _layout_of(folder: Path, kind: str) -> tuple[str, list[Path]]:
     if kind not in ("auto", "table"):
         return kind, []
     if kind == "auto" and (shards := shards_in(folder)):
-        _check_shards_alone(folder, shards[0])
+        files = files_below(folder, Omitted())
+        media = next((file.path for file in files if file.ending in MEDIA), None)
+        if media is not None:  # one of the two kinds would be left out without notice
+            raise _both(Path(shards[0]).name, media, str(folder))
         return "shards", []
     if metadata := metadata_of(folder):
         return "metadata", [metadata]
@@ -194,15 +176,16 @@ def _check_inside(folder: str | os.PathLike[str], table: str | os.PathLike[str])
 
 
 def _bucket_folder(source: object, how: SourceOptions, store: Store) -> BucketFolder | None:
-    """Return the media files of a bucket, if the source is a bucket folder.
-
-    Raises:
-        UsageError: It is that and something else.
-    """
+    """Return the media files of a bucket, if the source is a bucket folder."""
     if not isinstance(source, str) or how.kind in ("table", "shards") or is_table(source):
         return None
     place = parse_url(source)
-    _check_server(source, place, how)
+    if place.kind == "http" and (how.kind != "auto" or source.endswith("/")):
+        raise UsageError.at(
+            "a web server tells nobody what is in a folder",
+            todo="name shards, or a table of their URLs (.csv, .jsonl, .parquet)",
+            url=redact(source),
+        )
     if place.kind != "object" or place.params or "{" in place.name or is_shard(place.name):
         return None
     found = BucketFolder.at(place.uri, store())
@@ -220,16 +203,6 @@ def _bucket_folder(source: object, how: SourceOptions, store: Store) -> BucketFo
             url=str(found),
         )
     return found
-
-
-def _check_server(source: str, place: Location, how: SourceOptions) -> None:
-    """Refuse a folder of a web server."""
-    if place.kind == "http" and (how.kind != "auto" or source.endswith("/")):
-        raise UsageError.at(
-            "a web server tells nobody what is in a folder",
-            todo="name shards, or a table of their URLs (.csv, .jsonl, .parquet)",
-            url=redact(source),
-        )
 
 
 def _table(names: list[str], how: SourceOptions, store: Store, is_empty_folder: bool) -> Source:
@@ -259,17 +232,6 @@ def _check_folder(source: object, is_folder: bool) -> None:
                 url=name,
             )
         raise NotFoundError.at("there is no such folder", todo="check the path", url=name)
-
-
-def _check_shards_alone(folder: Path, shard: str) -> None:
-    """Refuse a folder of both shards and media files.
-
-    One of the two would be left out without notice.
-    """
-    files = files_below(folder, Omitted())
-    other = next((file.path for file in files if file.ending in MEDIA), None)
-    if other is not None:
-        raise _both(Path(shard).name, other, str(folder))
 
 
 def _both(shard: str, other: str, folder: str) -> UsageError:

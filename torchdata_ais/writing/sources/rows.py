@@ -42,12 +42,7 @@ class Rows(ABC):
 
     @abstractmethod
     def take(self, numbers: Sequence[int], columns: Sequence[str] | None = None) -> Iterator[tuple[int, Row]]:
-        """Yield rows with their numbers, in the requested order.
-
-        Args:
-            numbers: Which ones.
-            columns: Only these columns, where that saves reading.
-        """
+        """Yield rows with their numbers, in this order; `columns` saves reading."""
 
     def labels(self, column: str) -> list[str] | None:  # noqa: ARG002 - only Parquet files have them
         """Return the table's own names for the numbers of a column, if any."""
@@ -77,13 +72,7 @@ _ROWS_AT_ONCE = 64
 class ParquetRows(Rows):
     """Rows of Parquet files, one after the other.
 
-    In their order a few are in memory; in another one all.
-
-    Args:
-        files: Arguments of pyarrow, with the name of each.
-
-    Raises:
-        UsageError: One is not a Parquet file, or has other columns than the first.
+    In their order a few are in memory; in another one all. `files` are arguments of pyarrow, with the name of each.
     """
 
     def __init__(self, files: Sequence[tuple[str, object]]) -> None:
@@ -128,7 +117,11 @@ class ParquetRows(Rows):
         """Yield rows with their numbers; ascending ones as they are read."""
         wanted = list(columns) if columns is not None else None
         if any(after < before for before, after in itertools.pairwise(numbers)):
-            yield from self._scattered(numbers, wanted)
+            import pyarrow as pa
+
+            table = pa.concat_tables([file.read(wanted) for file in self._files])
+            for number in numbers:  # a row by itself: taking of large columns at once would copy them
+                yield number, _plain(table.slice(number, 1).to_pylist()[0])
             return
         begin = taken = 0
         for file in self._files:
@@ -139,13 +132,6 @@ class ParquetRows(Rows):
                 for number in inside:
                     yield next(entry for entry in rows if entry[0] == number)
                 begin, taken = end, taken + len(inside)
-
-    def _scattered(self, numbers: Sequence[int], columns: list[str] | None) -> Iterator[tuple[int, Row]]:
-        import pyarrow as pa
-
-        table = pa.concat_tables([file.read(columns) for file in self._files])
-        for number in numbers:  # a row by itself: taking of large columns at once would copy them
-            yield number, _plain(table.slice(number, 1).to_pylist()[0])
 
     def labels(self, column: str) -> list[str] | None:
         """Return the names of Hugging Face's ``ClassLabel``, from file metadata."""
@@ -241,10 +227,7 @@ def _csv_rows(text: str, url: str) -> list[Row]:
 
 
 def _separator(text: str, url: str) -> str:
-    """Return the separator of the cells.
-
-    Spreadsheets of many countries write semicolons, or tabs, into a .csv.
-    """
+    """Return the separator: spreadsheets put semicolons or tabs into a .csv."""
     if url.lower().endswith("tsv"):
         return "\t"
     header = text.split("\n", 1)[0]
@@ -280,16 +263,7 @@ def _json_rows(text: str) -> list[Row]:
 
 
 def read_rows(urls: Sequence[str], options: StoreOptions) -> Rows:
-    """Return the rows of a table, or of several Parquet files.
-
-    Args:
-        urls: ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson`` (in UTF-8) or ``.parquet`` files or objects.
-        options: Transport settings.
-
-    Raises:
-        NotFoundError: The table does not exist, or is empty.
-        UsageError: It cannot be parsed.
-    """
+    """Return the rows of a table in UTF-8, or of several Parquet files."""
     if urls[0].lower().endswith("parquet"):
         rows: Rows = ParquetRows([(redact(url), _opened(url, options)) for url in urls])
     elif len(urls) > 1:

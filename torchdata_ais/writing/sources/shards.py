@@ -24,12 +24,7 @@ _MAX_SAMPLE_BYTES = 1 << 30
 
 
 class ShardSource(Source):
-    """The samples of existing shards.
-
-    The cursor is the shard's position and an offset in it.
-
-    Attributes:
-        shards: All of them.
+    """The samples of existing shards; a cursor is a shard and an offset in it.
 
     Memory: one sample, `StoreOptions.prefetch_bytes`, and about 100 bytes a sample of one shard, to notice keys that
     come back.
@@ -68,14 +63,8 @@ class ShardSource(Source):
 def read_samples(url: str, options: StoreOptions, *, start: int = 0) -> Iterator[tuple[Run, Sample]]:
     """Yield the samples of a shard with their runs, whole ones only.
 
-    Args:
-        url: A shard: object, file, web file or standard input.
-        options: Transport settings.
-        start: Samples that begin before this offset (in the decompressed shard) are read and passed over.
-
-    Raises:
-        TransportError, ShardError: The shard cannot be read, or is not sound.
-        SampleError: Its members do not make samples. Conversions never continue after it, since more could be lost.
+    Those that begin before `start`, in the decompressed shard, are read and passed over. Conversions never continue
+    after an error: more samples could be lost.
 
     Example:
         >>> from torchdata_ais.testing import example_shards
@@ -106,16 +95,7 @@ def find_shards(
 ) -> list[str]:
     """Return the shards of paths, URLs, templates, prefixes and folders.
 
-    They are in order.
-
-    Args:
-        source: One of these, or a list.
-        options: Returns the transport settings; called for objects.
-        omitted: Counts left-out contents of a folder: pipes, and links out of the folder.
-        outside: Follow these links.
-
-    Raises:
-        NotFoundError: There is none.
+    Left-out contents of a folder, pipes and, without `outside`, links out of the folder, are counted in `omitted`.
     """
     found: list[str] = []
     for one in (

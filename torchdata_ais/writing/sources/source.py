@@ -97,17 +97,10 @@ class Source(ABC):
 
     @abstractmethod
     def chosen(self, positions: Callable[[int], Sequence[int]]) -> Source:
-        """Return a source of some of the items.
-
-        `positions` returns which ones, in which order, of so many.
-        """
+        """Return a source of some items: of so many, `positions` returns which."""
 
     def number_by(self, classes: Sequence[str]) -> None:
-        """Make `load` number the classes by their order in `classes`.
-
-        Raises:
-            UsageError: Their numbers are in the source itself.
-        """
+        """Make `load` number the classes as in `classes`, or raise if it cannot."""
         numbered = getattr(self.load, "numbered", None)
         if numbered is None:
             raise other_numbers()
@@ -118,14 +111,7 @@ class Source(ABC):
 
 
 class ListSource(Source):
-    """Items that are few enough to be listed; the cursor is a position.
-
-    Args:
-        unit: The unit of progress.
-        items: All of them, or a sequence of them.
-        digest: See `Source`.
-        load: See `Source`.
-    """
+    """Items that are few enough to be listed; the cursor is a position."""
 
     def __init__(self, unit: str, items: Sequence[Any], digest: str, load: Callable[[Any], Fields]) -> None:
         super().__init__(unit, len(items), digest, load)
@@ -153,11 +139,7 @@ class ListSource(Source):
 
 
 def by_columns(text: str, columns: Mapping[str, str]) -> tuple[Way, Way]:
-    """Return a remedy by ``columns=``, for programs and for the command.
-
-    Args:
-        text: The clause, with ``{}`` in place of the argument.
-        columns: The field of each column.
+    """Return a remedy by ``columns=``, in place of ``{}``, in both interfaces.
 
     Example:
         >>> [way.text for way in by_columns("name it with {}", {"my file": "jpg"})]
@@ -176,12 +158,9 @@ _FRACTION = re.compile(r"(?:(?P<name>[\w.-]+)=)?(?P<part>\d*\.?\d+)")
 @checked_options
 @dataclass(frozen=True)
 class SourceOptions:
-    """Source options of `torchdata_ais.writing.convert`: kind, part, order.
+    """Source options of `convert`, which describes those left out here.
 
     Attributes:
-        kind: ``"images"``, ``"audio"`` (folders of either), ``"table"`` or ``"shards"``; ``"auto"`` goes by the names.
-        columns: Field names of the columns of a table: ``{"image_path": "jpg"}``.
-        root: Base of the relative paths in a table; default its folder.
         shuffle: Put files or rows into a random order first, so that each shard holds some of every class.
         image_field: The field of all pictures, with any ending; ``"ending"`` keeps each one's own. Default: their
             ending if all have one, else ``jpg`` (decoders look at the bytes).
@@ -189,13 +168,9 @@ class SourceOptions:
             item once; part 3 writes the shards number 2, 18, 34, ...
         split: ``"0.9/0.1"``: two series, for whose names the pattern has a place: ``{split}`` becomes ``train`` and
             ``val`` (with three ``test``, too). ``"fit=0.8/held=0.2"`` gives other names. Drawn by the seed.
-
         allow_outside: Follow links that lead out of the folder, and cells of a table that name URLs or files outside
             of `root`. By default these are left out, counted and named: their author would choose which files of this
             machine are published.
-
-    Raises:
-        UsageError: A value that cannot work.
 
     Example:
         >>> options = SourceOptions("table", columns={"image_path": "jpg"}, part="3/16", split="0.9/0.1")
@@ -272,15 +247,9 @@ class SourceOptions:
 def positions_of(
     total: int, options: SourceOptions, seed: int, between: tuple[float, float]
 ) -> Sequence[int]:
-    """Return which of `total` items to take, in their order.
+    """Return which of `total` items to take: shuffled, of a split, of a part.
 
-    Shuffled, of one split, of one part.
-
-    Args:
-        total: How many there are.
-        options: See `SourceOptions`.
-        seed: For the two draws, which do not depend on each other.
-        between: Which split, as fractions of the whole.
+    The split is `between` two fractions of the whole. The two draws do not depend on each other.
 
     Example:
         >>> [list(positions_of(7, SourceOptions(part=f"{part}/3"), 0, (0, 1))) for part in (1, 2, 3)]

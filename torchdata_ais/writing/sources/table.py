@@ -45,17 +45,9 @@ _LOOKED_AT = 100  # rows, to guess the contents of a table
 class TableColumns:
     """Fields of the columns of a table, from their names and the first rows.
 
-    Args:
-        rows: The table.
-        columns: The user's names for them.
-        url: The table's name, for errors.
-
     Attributes:
         fields: The field of each column.
         files: The columns that hold or name files.
-
-    Raises:
-        UsageError: No column of a name.
     """
 
     def __init__(self, rows: Rows, columns: Mapping[str, str], url: str) -> None:
@@ -75,10 +67,7 @@ class TableColumns:
         )
 
     def _kind(self, column: str) -> str:
-        """Return the kind of file in a column's values; "" for none.
-
-        Known by their bytes or their endings.
-        """
+        """Return the kind of file in a column, by bytes or endings; "" for none."""
         kinds = [_kind_of(row[column]) for row in self._first if row.get(column) not in (None, "")]
         return kinds[0] if kinds and all(kinds) else ""
 
@@ -137,9 +126,9 @@ class TableColumns:
 
 
 def _whole(value: object) -> object:
-    """Return the whole number that a label is; None of NaN.
+    """Return the whole number that a label is, None of NaN, else the value.
 
-    pandas makes floats of integers with gaps. Anything else is returned as it is.
+    pandas makes floats of integers with gaps.
 
     Example:
         >>> _whole(2.0), _whole("2.0"), _whole("+3"), _whole("2021_05"), _whole(float("nan"))
@@ -204,12 +193,7 @@ class LoadRow:
 
     # Many branches: a cell is a file, a class, a value or bytes by its column and content, and each can be wrong.
     def __call__(self, item: tuple[int, Row]) -> Fields:
-        """Return the sample.
-
-        Raises:
-            SampleError: Of one row: a file is missing or empty, a value cannot be meant.
-            TransportError: A file cannot be read.
-        """
+        """Return the sample."""
         number, cells = item
         counted = number + 1  # as people count, below the header
         row: dict[str, tuple[str, Any]] = {}
@@ -259,11 +243,7 @@ class LoadRow:
         return sample
 
     def numbered(self, classes: Sequence[str]) -> LoadRow:
-        """Return the same with classes numbered as in `classes`.
-
-        Raises:
-            UsageError: The table has numbers itself, whose names have another order.
-        """
+        """Return the same with classes numbered as in `classes`, if it has any."""
         if not self.numbers:
             raise UsageError.at(
                 "the classes beside the shards have other numbers than those of the table",
@@ -290,10 +270,7 @@ class LoadRow:
         return bool(ShardPlaces.of([f"{base.uri}/"]).fault(path))
 
     def _put_rest(self, sample: Fields, rest: Fields, column: str) -> None:
-        """Put the values without a field into the field ``json``.
-
-        They are next to the entries of the column of that name.
-        """
+        """Put the values without a field into ``json``, next to its own entries."""
         entries = sample.pop("json", {})
         if not isinstance(entries, dict):
             raise EncodeError.at(
@@ -401,17 +378,6 @@ def table(
     gives nothing; an empty text is one. Memory: a table of text; of a Parquet file 64 rows, or all of it if it is
     shuffled.
 
-    Args:
-        urls: A ``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson`` or ``.parquet`` file or object, or several Parquet files.
-        options: Transport settings.
-        root: Base of relative paths of files; default the folder or prefix of the table.
-        columns: Field names of columns: ``{"image_path": "jpg", "label": "cls"}``.
-        source_options: ``image_field`` of it counts here.
-
-    Raises:
-        NotFoundError: The table does not exist, or is empty.
-        UsageError: It cannot be parsed, lacks a column of `columns`, or names pictures in a column without a field.
-
     Example:
         >>> import tempfile, pathlib
         >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -475,8 +441,7 @@ class TableSource(ListSource):
 
     def paths(self) -> set[str]:
         """Return all paths of the rows, as written there, normalised."""
-        columns = sorted(self.load.files & self._rows.texts)
-        rows = self._rows.take(range(len(self._rows)), columns)
+        rows = self._rows.take(range(len(self._rows)), self._columns)
         return {
             posixpath.normpath(value) for _, row in rows for value in row.values() if isinstance(value, str)
         }
