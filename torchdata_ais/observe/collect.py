@@ -137,10 +137,7 @@ def _counts(pipe: IterDataPipe[object], sources: list[int]) -> StageCounts:
 
 
 def counts_of(reports: Iterable[Report]) -> Counts:
-    """Return the counts of the stages over all processes.
-
-    Stages without a measured count of what they returned are left out.
-    """
+    """Return the counts of the measured stages over all processes."""
     return added(
         {stage.text: (stage.taken(report.stages), stage.out) for stage in report.stages if stage.metered}
         for report in reports

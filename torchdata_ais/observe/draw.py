@@ -30,7 +30,10 @@ def draw(pipe: IterDataPipe[object]) -> str:
         shuffled(100)     places saved                    100 items
         batched(8)                                        16 items
     """
-    _check_pipe(pipe)
+    if not isinstance(pipe, IterDataPipe):
+        raise UsageError.at(
+            f"this is no pipe, but a {type(pipe).__name__}", todo="pass the last stage of a chain"
+        )
     rows = [(prefix + _short(title), marks, memory) for prefix, title, marks, memory in _rows(pipe)]
     widths = [max(len(row[column]) for row in rows) + 3 for column in range(2)]
     lines = [f"{title:{widths[0]}}{marks:{widths[1]}}{memory}".rstrip() for title, marks, memory in rows]
@@ -77,13 +80,6 @@ def _rows(pipe: IterDataPipe[object]) -> Iterator[tuple[str, str, str, str]]:
         yield prefix, stage.describe(), marks_of(part, refused), stage.memory_bound().text
 
 
-def _check_pipe(pipe: object) -> None:
-    if not isinstance(pipe, IterDataPipe):
-        raise UsageError.at(
-            f"this is no pipe, but a {type(pipe).__name__}", todo="pass the last stage of a chain"
-        )
-
-
 def _tree(pipe: IterDataPipe[object], seen: set[int]) -> list[tuple[str, IterDataPipe[object]]]:
     """Return the stages in the order of the data, with the lines left of them."""
     if id(pipe) in seen:  # a fork: drawn where it was met first
@@ -108,12 +104,7 @@ def _quoted(text: str) -> str:
 
 
 def marks_of(pipe: IterDataPipe[object], refused: Obstacle | None) -> str:
-    """Return a stage's effect on sharding and checkpoints.
-
-    Args:
-        pipe: The stage.
-        refused: The reason why the whole pipe has no checkpoints.
-    """
+    """Return a stage's effect on sharding and checkpoints."""
     stage = stage_of(pipe)
     if stage.splits:
         return "splits over ranks and workers"

@@ -17,13 +17,7 @@ from torchdata_ais.pipes.base.pipe import IterDataPipe
 
 
 def merge_reports(reports: Iterable[Report | dict[str, Any]]) -> dict[str, Any]:
-    """Return the sum of the reports of several processes with the same pipe.
-
-    Of workers, or of ranks.
-
-    Raises:
-        UsageError: No reports, or of different pipes.
-    """
+    """Return the sum of the reports of workers or ranks with the same pipe."""
     plain: dict[str, Any] = msgspec.to_builtins(merged(reports))
     return plain
 
@@ -54,10 +48,7 @@ def typed(report: Report | dict[str, Any]) -> Report:
 
 
 def _idle(report: Report) -> int:
-    """Return how many processes were idle.
-
-    A worker reports with its first item, or at the end.
-    """
+    """Return how many processes were idle: without an item to report."""
     if report.idle is not None:
         return report.idle
     read = [counts.out for counts in report.stages if counts.reads]
@@ -277,11 +268,7 @@ def with_stats(
 ) -> Iterator[T]:
     """Yield `items`, and call `call` with the stats of `loader` between them.
 
-    Args:
-        items: The iterable, e.g. `loader` itself.
-        loader: An argument of `stats`.
-        call: Called every `every_s` seconds, if an item came, and after the last item.
-        every_s: Seconds.
+    That is every `every_s` seconds, if an item came, and after the last item.
 
     Example:
         >>> from torchdata_ais import AISSourceLister

@@ -46,11 +46,7 @@ _UNTIMED = "{names} included (.map_sample(f) is timed by itself); make its funct
 def advice(stages: Sequence[StageReport], busy_s: float, sending_s: float, *, in_workers: bool) -> str:
     """Return the bottleneck of the pipeline as a sentence.
 
-    Args:
-        stages: The stages, the first one first.
-        busy_s: Seconds of all processes together.
-        sending_s: Those of them spent on handing items over.
-        in_workers: Whether that was in worker processes, parallel to the training loop.
+    `sending_s` are those seconds of all processes (`busy_s`) spent on handing items over.
     """
     measured = [stage for stage in stages if stage.metered]
     if busy_s <= 0.0 or not measured:
@@ -95,10 +91,7 @@ def _bottleneck(
 
 
 def _network(stage: StageReport, more: str) -> str:
-    """Return the reason of the wait, and the remedy.
-
-    It waits for the first byte of objects, or for the rest of them.
-    """
+    """Return what is waited for, first bytes or the rest, and the remedy."""
     knob = f"use {stage.name}({_READS[stage.name]}) or {more}" if stage.name in _READS else f"use {more}"
     if stage.retries:
         knob = f"{stage.retries} requests were made again: the log at level INFO says why; else {knob}"
@@ -251,12 +244,7 @@ def values(metric: Metric, stages: Sequence[StageReport]) -> Iterator[Value]:
 
 
 def prometheus(stages: Sequence[StageReport], labels: Mapping[str, str]) -> str:
-    """Return the counters of `stages` in Prometheus's text form.
-
-    Args:
-        stages: The stages.
-        labels: Put on every line.
-    """
+    """Return the counters in Prometheus's text form, `labels` on every line."""
     lines = []
     for metric in METRICS:
         name = f"torchdata_ais_{metric.name}"

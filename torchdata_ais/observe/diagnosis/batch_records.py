@@ -129,28 +129,19 @@ class Recorded(msgspec.Struct):
 
 
 KEPT = 256
-"""Batches whose records stay in the process that made them.
-
-They serve the record of a stalled run.
-"""
+"""Batches whose records stay in the process that made them, for a stalled run."""
 
 MOST_UNSENT = 4096
 """Batches whose records wait to be sent to the main process."""
 
 _SLOW_S, _COUNTED_S = 25e-3, 0.1
-"""Seconds of making after which the counters are read.
-
-One slow batch reaches them, or several faster ones together.
-"""
+"""Seconds of making after which the counters are read, of one slow batch or of several faster ones together."""
 
 _LONG_S = 2.0
 """Seconds of making a batch after which its process reports its activity."""
 
 _MOST_FRESH = 64
-"""Batches that are recorded together.
-
-Code that has left the processor's cache takes ten times as long.
-"""
+"""Batches that are recorded together: code that has left the processor's cache takes ten times as long."""
 
 _Fresh = tuple[int, int, float, float, Iterable[object]]
 """Of a batch: iteration, number, start, duration, and keys."""
@@ -178,10 +169,7 @@ class RunDelay:
 
 
 class BatchRecorder:
-    """The records of one process.
-
-    Args:
-        pipe: The last stage that runs here.
+    """The records of one process, whose last stage is `pipe`.
 
     Attributes:
         last: The last batches.
@@ -248,13 +236,7 @@ class BatchRecorder:
             del item
 
     def made(self, item: object, begun: float, made_s: float) -> None:
-        """Note a batch.
-
-        Args:
-            item: The batch.
-            begun: Start of its making, in seconds since 1970.
-            made_s: How long that took.
-        """
+        """Note a batch that was begun then, in seconds since 1970."""
         fresh = self._iteration, self._number, begun, made_s, self._keys(item)
         self._uncounted_s += made_s
         # The first batch opens connections, and has its growth for itself.

@@ -9,12 +9,10 @@ at another line of the program than the others, which wait for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
-
-import msgspec
 
 from torchdata_ais._util.formatting import time_text
 from torchdata_ais.observe.diagnosis.rank_summary import RankSummary, Served, Sketch, WorkerSummary
@@ -58,10 +56,7 @@ _LITTLE_S = 2e-3
 
 # One decision with many branches: a target explains more than a shard, and a shard more than the network.
 def slow_requests(ranks: list[RankSummary], worst: RankSummary | None) -> tuple[Cause, str, str]:
-    """Return the slow requests: of a target, a shard, or all of a rank.
-
-    The shard is one of `worst`, or any.
-    """
+    """Return the slow requests: of a target, a shard of `worst`, or all."""
     targets: dict[str, Sketch] = {}
     for one in ranks:
         for host, took in one.targets.items():
@@ -110,8 +105,6 @@ def _merged(parts: Iterable[Sketch]) -> Sketch:
     return total
 
 
-"""So many times as much work as elsewhere is more than chance."""
-
 _SHARE = 0.05
 """Share of waiting time below which no reason is looked for."""
 
@@ -140,7 +133,9 @@ def verdict_of(ranks: list[RankSummary]) -> Verdict:
     loop = _slow_loop(ranks)
     if loop.cause == "loop":
         return loop
-    return _hidden(ranks, loop.sentence) or waited_for or loop
+    step_s = median([one.wait.mean + one.loop.mean for one in ranks])
+    hidden = _hidden_requests(ranks, loop.sentence, step_s) or _hidden_worker(ranks, loop.sentence, step_s)
+    return hidden or waited_for or loop
 
 
 def _waited_for(ranks: list[RankSummary]) -> Verdict | None:
@@ -192,26 +187,20 @@ def _all_wait(ranks: list[RankSummary], usual_s: float) -> Verdict:
 
 
 def _worker_of(worst: RankSummary) -> WorkerSummary | None:
-    """Return the one of several workers that is the cause, if any.
-
-    It caused most of the waiting, or works much longer.
-    """
+    """Return the worker that caused most of the waiting, or works much longer."""
     if len(worst.workers) < 2:
         return None
     waited_s = sum(one.kept_waiting_s for one in worst.workers)
     slowest = max(worst.workers, key=lambda one: one.kept_waiting_s)
     if slowest.kept_waiting_s > max(0.6, 1.5 / len(worst.workers)) * waited_s:
         return slowest
-    takes_s = {one.worker: _takes(one) for one in worst.workers}
+    takes_s = {}
+    for one in worst.workers:
+        network_s, own = _each_batch([one])
+        takes_s[one.worker] = network_s + sum(own.values())
     slowest = max(worst.workers, key=lambda one: takes_s[one.worker])
     rest = [takes for number, takes in takes_s.items() if number != slowest.worker]
     return slowest if takes_s[slowest.worker] > MUCH * max(rest) + _LITTLE_S else None
-
-
-def _takes(worker: WorkerSummary) -> float:
-    """Return seconds a batch, without those that lacked a processor."""
-    network_s, own = _each_batch([worker])
-    return network_s + sum(own.values())
 
 
 def _why(
@@ -268,7 +257,7 @@ def _slow_loop(ranks: list[RankSummary]) -> Verdict:
     if others:
         usual_s = median([one.loop.mean for one in others])
         if worst.loop.mean > 1.5 * usual_s + _LITTLE_S:
-            place = _most_at(worst)
+            place = _most_at(worst.places)
             return _loop(
                 worst, place, f"it takes {time_text(worst.loop.mean)} a step, the others {time_text(usual_s)}"
             )
@@ -276,8 +265,11 @@ def _slow_loop(ranks: list[RankSummary]) -> Verdict:
     worst = max(ranks, key=lambda one: apart[one.rank])
     rest = [apart[one.rank] for one in ranks if one is not worst]
     if len(ranks) > 2 and apart[worst.rank] > _APART and apart[worst.rank] > 1.5 * max(rest):
-        waits = _most_at(_merged_places([one for one in ranks if one is not worst]))
-        place = _most_at(worst, waits)
+        places: Counter[str] = Counter()
+        for one in ranks:
+            places.update(one.places if one is not worst else {})
+        waits = _most_at(places)
+        place = _most_at(worst.places, waits)
         return _loop(
             worst, place, f"it stands at {place} when the others stand at {waits}, where they wait for it"
         )
@@ -294,17 +286,8 @@ def _loop(worst: RankSummary, place: str, why: str) -> Verdict:
     return Verdict("loop", text, worst.rank, None, worst.node, place)
 
 
-def _most_at(one: RankSummary, but: str = "") -> str:
-    return max(
-        (place for place in one.places if place != but), key=lambda place: one.places[place], default=""
-    )
-
-
-def _merged_places(ranks: list[RankSummary]) -> RankSummary:
-    total: Counter[str] = Counter()
-    for one in ranks:
-        total.update(one.places)
-    return msgspec.structs.replace(ranks[0], places=dict(total))
+def _most_at(places: Mapping[str, int], but: str = "") -> str:
+    return max((place for place in places if place != but), key=lambda place: places[place], default="")
 
 
 def _apart(one: RankSummary, others: list[RankSummary]) -> float:
@@ -321,26 +304,12 @@ def _shares(one: RankSummary) -> dict[str, float]:
     return {place: count / total for place, count in one.places.items()} if total >= _LOOKS else {}
 
 
-def _hidden(ranks: list[RankSummary], ready: str) -> Verdict | None:
-    """Return the work that takes much longer than elsewhere, if any.
-
-    Args:
-        ranks: Their reports.
-        ready: The sentence for a job without waiting.
-    """
-    step_s = median([one.wait.mean + one.loop.mean for one in ranks])
-    return _hidden_requests(ranks, ready, step_s) or _hidden_worker(ranks, ready, step_s)
-
-
 def _hidden_requests(ranks: list[RankSummary], ready: str, step_s: float) -> Verdict | None:
     cause, place, why = slow_requests(ranks, None)
     if cause == "target":
         slow_s = median([one.targets[place].quantile(0.5) for one in ranks if place in one.targets])
-        return (
-            Verdict("target", _hidden_sentence(ready, why), place=place, hidden=True)
-            if slow_s > step_s
-            else None
-        )
+        if slow_s > step_s:
+            return Verdict("target", _hidden_sentence(ready, why), place=place, hidden=True)
     if cause != "shard":
         return None
     served = sorted((one.shards[name].each_s for one in ranks for name in one.shards), reverse=True)

@@ -25,11 +25,7 @@ _A_WORKER = 100
 
 
 def write_trace(recorder: RankRecorder, path: str | os.PathLike[str]) -> None:
-    """Write the records to a file, whole or not at all.
-
-    Raises:
-        LoaderError: The file cannot be written.
-    """
+    """Write the records to a file, whole or not at all."""
     recorder.collect()
     summary = recorder.summary
     events = list(trace_events(recorder))
@@ -40,11 +36,7 @@ def write_trace(recorder: RankRecorder, path: str | os.PathLike[str]) -> None:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file that is there whole or not at all.
-
-    Raises:
-        LoaderError: It cannot be written: the disk is full, the folder is missing.
-    """
+    """Write a file that is there whole or not at all."""
     try:
         with whole_file(Path(path)) as file:
             file.write(data)
@@ -76,10 +68,10 @@ def trace_events(recorder: RankRecorder) -> Iterator[dict[str, object]]:
             yield _batch(
                 rank, track, batch, of_batch.get((worker, batch.iteration, batch.number)), recorder.stages
             )
-        own = (request for number, request in requests if number == worker)
-        for lane, request in _lanes(own):
+        lanes = _lanes(request for number, request in requests if number == worker)
+        for lane, request in lanes:
             yield _request(rank, track + 1 + lane, request)
-        for lane in sorted({lane for lane, _ in _lanes(r for number, r in requests if number == worker)}):
+        for lane in sorted({lane for lane, _ in lanes}):
             yield _name("thread_name", rank, track + 1 + lane, f"worker {worker}: requests")
 
 

@@ -86,11 +86,7 @@ def part_of(name: str, recorder: BatchRecorder | None = None) -> ProcessPart:
 
 
 def read_flight(path: str | os.PathLike[str]) -> Flight:
-    """Return the content of the file.
-
-    Raises:
-        UsageError: It cannot be read, or is not a flight record.
-    """
+    """Return the content of the file."""
     try:
         with open_regular(path) as file:
             flight = msgspec.json.decode(file.read(), type=Flight)
@@ -191,10 +187,7 @@ def _conclusion(flight: Flight) -> str:
 
 
 def _is_stall(flight: Flight) -> bool:
-    """Return whether an error ended the wait of the loop.
-
-    `waiting_s` is 0 again then.
-    """
+    """Return whether an error ended the wait: `waiting_s` is 0 again then."""
     return flight.why.startswith("StallError")
 
 

@@ -225,11 +225,7 @@ def note_requests(summary: RankSummary, worker: int, requests: Iterable[RequestR
 
 
 def gather(summary: RankSummary, group: Any, timeout_s: float) -> list[RankSummary]:
-    """Return the summaries of all ranks of `group`; a collective call.
-
-    Raises:
-        LoaderError: A rank does not come within `timeout_s`, or is gone.
-    """
+    """Return the summaries of all ranks of `group`; a collective call."""
     mine = bytearray(msgspec.msgpack.encode(summary))
     device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
     _, size = known_ranks(group)

@@ -137,12 +137,7 @@ def row_of(one: RankSummary) -> tuple[str, ...]:
 
 
 def readiness_of(summaries: Iterable[RankSummary], notes: Sequence[str] = ()) -> Readiness:
-    """Return how ready the data were, and the cause of delays.
-
-    Args:
-        summaries: The ranks' reports; some may be missing.
-        notes: Further remarks.
-    """
+    """Return how ready the data were, and the cause of delays."""
     ranks = sorted(summaries, key=lambda one: one.rank)
     known = {one.rank for one in ranks}
     missing = [rank for rank in range(max((one.ranks for one in ranks), default=0)) if rank not in known]

@@ -30,10 +30,7 @@ _LOOK_S = 0.05
 _REQUESTS_A_BATCH = 4
 
 _MOST_FRESH = 128
-"""Number of batches counted at once.
-
-Counting touches code that has left the processor's cache.
-"""
+"""Number of batches counted at once: counting touches code that has left the processor's cache."""
 
 _LATE_S = 1.0
 """Waiting time after which a request is reported before it ends."""
@@ -61,14 +58,10 @@ class RankRecorder:
 
     Memory: some 400 bytes a batch that is kept, and four requests of 300 bytes.
 
-    Args:
-        kept: How many batches to keep.
-
     Attributes:
         summary: The summary for other ranks.
         taken: The batches that came to the loop, the last `kept`.
-        made: By worker, how they were made.
-        requests: By worker, the requests that ended.
+        made, requests: By worker, how they were made, and the requests that ended.
         stages: Names of the stages, as `BatchRecord.own_s` has them.
     """
 
@@ -89,14 +82,7 @@ class RankRecorder:
         self._asked: float | None = None
 
     def watch(self, steps: Iterator[Any], source: RecordsSource) -> Iterator[Any]:
-        """Yield the steps of one iteration, and record the wait for each.
-
-        A step is ``(batch, worker, ...)``.
-
-        Args:
-            steps: The steps of an engine.
-            source: The engine.
-        """
+        """Yield an engine's steps ``(batch, worker, ...)``; record each wait."""
         if source is not self._source:
             self._source, self._iteration = source, 0
         self._iteration += 1

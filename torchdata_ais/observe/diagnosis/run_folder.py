@@ -36,12 +36,9 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class RunFolder:
-    """Files of one rank in the folder of its run.
+    """Files of one rank in the folder of its run, shared by nodes or not.
 
     An error of the files is logged once, and does not affect the training.
-
-    Args:
-        path: The folder; shared by all nodes, or one a node.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -79,11 +76,7 @@ class RunFolder:
 
 
 def read_run(path: str | os.PathLike[str]) -> tuple[list[RankSummary], list[str]]:
-    """Return the last reports of the ranks of a run, and remarks on the files.
-
-    Raises:
-        UsageError: The folder does not exist, or has no report.
-    """
+    """Return the last reports of the ranks of a run, and remarks on the files."""
     folder = Path(path)
     try:
         names = sorted(name for name in folder.iterdir() if name.match("rank-*.json"))
@@ -108,32 +101,22 @@ def _name_of(rank: int) -> str:
 
 
 def _told_in(path: Path, notes: list[str]) -> tuple[RankSummary, float] | None:
-    """Return a rank's report in the file, its time, and a note if it has none."""
+    """Return a rank's report and its time by the file system, or note a fault."""
     try:
-        one, written = _read(path)
+        with open_regular(path, follow=False) as file:
+            about = os.fstat(file.fileno())
+            if about.st_size > _MOST_BYTES:
+                raise OSError(errno.EFBIG, "it is larger than a rank writes", str(path))
+            one = msgspec.json.decode(file.read(_MOST_BYTES), type=RankSummary)
     except OSError as error:
         notes.append(f"{path.name} cannot be read, and is left out ({error.strerror or error})")
     except (msgspec.MsgspecError, RecursionError) as error:
         notes.append(f"{path.name} is damaged, and left out ({error})")
     else:
         if path.name == _name_of(one.rank):
-            return one, written
+            return one, about.st_mtime
         notes.append(f"{path.name} is of rank {one.rank}, and left out: each rank has a file of its name")
     return None
-
-
-def _read(path: Path) -> tuple[RankSummary, float]:
-    """Return a rank's report, and its time by the file system's clock.
-
-    Raises:
-        OSError: It cannot be read, or is not a regular file.
-        MsgspecError: It is damaged.
-    """
-    with open_regular(path, follow=False) as file:
-        about = os.fstat(file.fileno())
-        if about.st_size > _MOST_BYTES:
-            raise OSError(errno.EFBIG, "it is larger than a rank writes", str(path))
-        return msgspec.json.decode(file.read(_MOST_BYTES), type=RankSummary), about.st_mtime
 
 
 def _of_one_run(told: list[tuple[RankSummary, float]]) -> tuple[list[tuple[RankSummary, float]], list[str]]:
@@ -153,10 +136,7 @@ def _of_one_run(told: list[tuple[RankSummary, float]]) -> tuple[list[tuple[RankS
 
 
 def _note_silence(told: list[tuple[RankSummary, float]], here: float) -> None:
-    """Set how long each rank has been silent.
-
-    It counts by the folder's clock, as long as any rank reports.
-    """
+    """Set how long ranks were silent: by the folder's clock while any reports."""
     newest = max((written for _, written in told), default=here)
     now = here if here - newest > SILENT_S else newest
     for one, written in told:
@@ -200,11 +180,7 @@ _COLOURS = ("#4c78a8", "#f58518", "#e45756")
 
 
 def write_page(found: Readiness, path: Path) -> None:
-    """Write the page.
-
-    Raises:
-        LoaderError: The file cannot be written.
-    """
+    """Write the page."""
     ranks = [one.rank for one in found.ranks]
     table = html_table(HEAD, [row_of(one) for one in found.ranks], left=2)
     body = [

@@ -24,10 +24,7 @@ from torchdata_ais.observe.diagnosis.flight_record import ProcessPart, part_of
 
 _ANSWER_S = 2.0
 _QUESTION = struct.Struct("<cII")
-"""A query: its kind, its number, and the last received answer's number.
-
-The last is that of the same kind.
-"""
+"""A query: its kind, its number, and the number of the last received answer of that kind."""
 _ANSWER = struct.Struct("<II")
 """The number of the question, and how many bytes follow."""
 _DOING, _NEW = b"?", b"+"
@@ -35,10 +32,6 @@ _DOING, _NEW = b"?", b"+"
 
 class Answering:
     """Answers queries about its activity in a worker.
-
-    Args:
-        sock: The connection to the main process.
-        name: Name of this process in errors.
 
     Attributes:
         recorder: Has the records of its batches, once it makes some.
@@ -76,11 +69,7 @@ class Answering:
 
 
 class Asked:
-    """The main process's end of the socket of a worker that answers.
-
-    Args:
-        sock: The connection to the worker.
-    """
+    """The main process's end of the socket of a worker that answers."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

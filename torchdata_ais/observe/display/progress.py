@@ -98,10 +98,7 @@ def _shown(title: str, total: int | None) -> AbstractContextManager[Show]:
 
 
 def _in_notebook() -> bool:
-    """Report whether this is a kernel, which shows HTML.
-
-    IPython is not imported for the answer.
-    """
+    """Return whether this is a kernel that shows HTML; import no IPython."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")

@@ -32,10 +32,7 @@ _PALETTE = [
 
 
 def as_array(value: object) -> NDArray[Any] | None:
-    """Return a tensor or array as an array, anything else as None.
-
-    Copies only where it must.
-    """
+    """Return a tensor or array as an array, copied if need be; else None."""
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "detach"):  # a tensor, checked without importing torch
@@ -48,10 +45,7 @@ def as_array(value: object) -> NDArray[Any] | None:
 
 
 def is_image(value: object) -> bool:
-    """Report whether this is one image.
-
-    A Pillow image, an image file, or an array of two or three dimensions.
-    """
+    """Return whether this is an image: Pillow's, a file's bytes, or an array."""
     if isinstance(value, bytes | bytearray):
         return ending_by_sign(value) in IMAGE_EXTENSIONS
     if isinstance(value, Image.Image):
@@ -69,15 +63,11 @@ def is_planar(value: Any) -> bool:
 
 
 def to_picture(value: object, mean: Sequence[float] | None, std: Sequence[float] | None) -> Image.Image:
-    """Return an image in RGB.
+    """Return an image (of Pillow, of a file's bytes, an array) in RGB.
 
-    Args:
-        value: A Pillow image, the bytes of an image file, or an array: H x W, H x W x C or C x H x W.
-        mean: The number subtracted from each channel, in the range 0 to 1; None if none was.
-        std: The divisor of each channel after that.
-
-    Without `mean` and `std` floats from 0 to 1 and numbers from 0 to 255 are taken as they are; any other range
-    is stretched, each image by itself, so that a normalised image is recognisable.
+    `mean` was subtracted from each channel, in the range 0 to 1, and it was divided by `std`. Without them floats from
+    0 to 1 and numbers from 0 to 255 are taken as they are; any other range is stretched, each image by itself, so that
+    a normalised image is recognisable.
     """
     if isinstance(value, bytes | bytearray):
         value = open_image(bytes(value))
@@ -97,10 +87,7 @@ def to_picture(value: object, mean: Sequence[float] | None, std: Sequence[float]
 
 
 def to_mask(value: object) -> NDArray[np.uint8]:
-    """Return a mask as H x W numbers.
-
-    A mask that was decoded as a picture (k/255 in three channels) is brought back.
-    """
+    """Return a mask as H x W numbers, also one decoded as a picture (k/255)."""
     if isinstance(value, bytes | bytearray):
         value = open_image(bytes(value))
     array = np.asarray(value) if isinstance(value, Image.Image) else as_array(value)
@@ -208,11 +195,7 @@ def rows_of(data: Any, count: int) -> list[Row]:
 
 
 def find(row: Row, choice: Choice) -> Found:
-    """Return image, label and mask of a row.
-
-    Raises:
-        UsageError: No image in it, or no field of a name given.
-    """
+    """Return image, label and mask of a row; raise for a field not there."""
     shown = {name: shown_as(name, value) for name, value in row.items() if not str(name).startswith("__")}
     images = [name for name, value in shown.items() if is_image(value)]
     masks = [name for name in images if is_mask_name(name)]
@@ -329,10 +312,7 @@ def _is_batch(data: Mapping[Any, object]) -> bool:
 
 
 def _of_columns(columns: dict[Any, Any], count: int) -> Iterator[Row]:
-    """Yield rows.
-
-    A column has as many values as the others; anything else belongs to every row.
-    """
+    """Yield rows; a value without the length of columns belongs to each."""
     sized = {
         name: column
         for name, column in columns.items()
@@ -364,10 +344,7 @@ def text_of(label: object, classes: Sequence[str] | Mapping[Any, object] | None)
 
 
 def _by_number(classes: Mapping[Any, object]) -> Mapping[Any, object]:
-    """Return names by number, also of a table from names to numbers.
-
-    torchvision's ``class_to_idx`` is such a table.
-    """
+    """Return names by number, also of torchvision's ``class_to_idx``."""
     turned = classes and all(
         isinstance(name, str) and isinstance(number, int) for name, number in classes.items()
     )

@@ -202,10 +202,7 @@ def display_loader_images(
 
 
 def _close(items: Iterator[object]) -> None:
-    """Close an iterator now, with its connections and processes.
-
-    They would otherwise stay until it is collected.
-    """
+    """Close an iterator, with its connections and processes, now."""
     close = getattr(items, "close", None)
     if close is not None:
         close()
@@ -243,10 +240,7 @@ def _copied(pipe: IterableDataset[object]) -> IterableDataset[object]:
 
 @contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Restore the global random generators.
-
-    A later epoch must not depend on a look at the data.
-    """
+    """Restore global random generators: later epochs must not depend on it."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's global one
     with torch.random.fork_rng(devices=[]):
         try:
@@ -264,9 +258,9 @@ _CELL = 'style="text-align:left;overflow-wrap:anywhere"'
 
 
 def sample_html(sample: Sample) -> str:
-    """Return a table: key, shard and byte, then each field.
+    """Return a table: key, shard and byte, then each field with kind and size.
 
-    Fields have kind and size, images a thumbnail. Of very many fields the first are shown.
+    Images have a thumbnail. Of very many fields the first are shown.
 
     Example:
         >>> sample_html(Sample({"__key__": "a", "cls": 3})).count("<tr>")
@@ -290,10 +284,7 @@ def _short(name: str) -> str:
 
 
 def _thumbnail(name: str, value: object) -> str:
-    """Return a picture of `value` as HTML, masks coloured.
-
-    "" if it is not a picture, or a damaged one.
-    """
+    """Return a picture of `value` as HTML, masks coloured; "" if it is none."""
     try:
         image = shown_as(name, value)
         if not is_image(image):
