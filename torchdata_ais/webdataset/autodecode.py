@@ -38,15 +38,7 @@ def torch_loads(data: bytes) -> Any:
 
 
 def unpickle_loads(data: bytes, *, allow_pickle: bool = False) -> Any:
-    """Return what was pickled, if that is allowed.
-
-    Args:
-        data: The pickle; it can run any code.
-        allow_pickle: Whether its author may run code here.
-
-    Raises:
-        DecodeUsageError: It is not allowed.
-    """
+    """Return what was pickled, if that is allowed: a pickle can run any code."""
     return _decoded("pkl", data, allow_pickle)
 
 

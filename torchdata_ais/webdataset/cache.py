@@ -1,7 +1,4 @@
-"""Shards as files.
-
-`WebDataset(cache_dir=)` needs none of them.
-"""
+"""Shards as files; `WebDataset(cache_dir=)` needs none of them."""
 
 from __future__ import annotations
 
@@ -39,11 +36,10 @@ logger = logging.getLogger("torchdata_ais")
 
 @dataclass(frozen=True)
 class FileKeeper(ObjectCache):
-    """An `ObjectCache` that keeps web files, too.
+    """An `ObjectCache` that keeps web files, too, by URL, ``ETag`` and size.
 
-    They are kept by URL, ``ETag`` (or ``Last-Modified``) and size.
-    Each time a request checks the server, so a file that changed there is fetched again. One without a version is
-    not kept, and neither is the output of a transform; that is logged once.
+    Without an ``ETag``, ``Last-Modified`` counts. Each time a request checks the server, so a file that changed there
+    is fetched again. One without a version is not kept, and neither is the output of a transform; that is logged once.
 
     Attributes:
         said: What was logged.
@@ -59,10 +55,7 @@ class FileKeeper(ObjectCache):
         return cache if isinstance(cache, cls) else cls(cache.folder, cache.max_bytes, cache.wait_s)
 
     def open(self, url: str | Location, options: StoreOptions) -> Kept | None:
-        """Return the open file, downloaded if needed, and the object's metadata.
-
-        None if it is not kept.
-        """
+        """Return the open file, downloaded if need be; None if it is not kept."""
         place = parse_url(url)
         if place.kind != "http":
             if place.kind == "object" and place.params:
@@ -102,16 +95,9 @@ def url_to_cache_name(url: str, ndir: int = 0) -> str:
 
 
 class StreamingOpen:
-    """Yield ``{"url", "stream"}`` for each shard.
+    """Yield ``{"url", "stream"}`` for each shard, ``"local_path"`` of a file.
 
-    A local file also has its ``"local_path"``.
-
-    Args:
-        verbose: No effect.
-        handler: Called when a file cannot be opened.
-
-    Raises:
-        TransportError: With the first read, where the shard is not a local file.
+    A shard that is not a local file is opened by the first read. `verbose` has no effect.
     """
 
     def __init__(self, verbose: bool = False, handler: Handler = reraise_exception) -> None:
@@ -179,10 +165,7 @@ class FileCache(StreamingOpen):
         self._cache = FileKeeper(self.cache_dir, 1 << 62 if cache_size < 0 else cache_size)
 
     def get_file(self, url: str) -> str | None:
-        """Return the file with the shard, fetched if it is an object.
-
-        None for a shard that is not kept.
-        """
+        """Return the file with the shard, fetched if need be; None if not kept."""
         path = super().get_file(url)
         if path is None and not url.startswith(PREFIX):
             kept = self._cache.fetch(url, cluster_options(self.options))

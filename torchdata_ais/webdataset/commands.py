@@ -40,11 +40,7 @@ _TODO = "put a URL in quotes, or pass Command([...]) with the words of one progr
 
 
 def refuse_local_file(url: str) -> None:
-    """Raise if `url` is a local file and `utils.enforce_security` is set.
-
-    Raises:
-        UsageError: It is.
-    """
+    """Raise if `url` is a local file and `utils.enforce_security` is set."""
     if utils.enforce_security and parse_url(url).kind == "file":
         raise UsageError.at(
             "local files are not read while enforce_security is set",
@@ -233,9 +229,6 @@ def with_command(url: object) -> Any:
     """Return `url`, and a `Command` for the text of a ``pipe:`` URL.
 
     Only a plain string is such text: the names in a listing are of another class, and a path is a path.
-
-    Raises:
-        UsageError: See `Command.from_text`.
     """
     return Command.from_text(url) if type(url) is str and url.startswith(PREFIX) else url
 
@@ -245,9 +238,6 @@ def with_commands(shards: object) -> Any:
 
     A list or tuple is what the program passes itself. Items of iterators, pipes, data sets and open files are
     returned as they are, since they may come from data: readers refuse text there, and run a `Command` only.
-
-    Raises:
-        UsageError: See `Command.from_text`.
 
     Example:
         >>> [type(url).__name__ for url in with_commands(["pipe:cat s.tar", "s.tar"])]
@@ -267,9 +257,6 @@ def with_commands(shards: object) -> Any:
 
 def named_by(item: object) -> str:
     """Return the URL or path of an item: text, a path, or its ``"url"``.
-
-    Raises:
-        UsageError: It names none.
 
     Example:
         >>> from pathlib import PurePosixPath
@@ -291,12 +278,8 @@ def readable(
 ) -> Iterator[str]:
     """Yield the readable name of each shard, and run a command in its turn.
 
-    Args:
-        items: URLs, paths, or ``{"url": ...}``; see `with_commands` for ``pipe:``.
-        names: Where the temporary file of a command is entered, with the command.
-        handler: Called when a command fails.
-        open_shards: How many shards the reader has open; a command needs it to be one.
-        local_files: Whether local files are read even where `utils.enforce_security` is set.
+    The temporary file of a command is entered in `names`; a command needs `open_shards` to be one. With `local_files`,
+    local files are read even where `utils.enforce_security` is set.
     """
     for item in with_commands(items):
         url = named_by(item)

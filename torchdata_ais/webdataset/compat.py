@@ -34,12 +34,7 @@ from torchdata_ais.webdataset.utils import Place, pytorch_worker_info
 
 
 class EmptyCheck:
-    """Pass samples on; without any, raise an error.
-
-    It reports how many shards and workers there are.
-
-    Args:
-        shards: How many shards the data set has, where that is known.
+    """Pass samples on; without any, raise with numbers of shards and workers.
 
     Example:
         >>> list(EmptyCheck(3)(["a", "b"]))
@@ -150,10 +145,7 @@ class FluidWrapper(DataPipeline, FluidInterface):
 
 
 def behind(source: object, stage: object) -> DataPipeline:
-    """Return a dataset of a stage's output for any iterable.
-
-    That includes datasets and loaders.
-    """
+    """Return a dataset of what a stage makes of any iterable."""
     pipeline = source if isinstance(source, DataPipeline) else FluidWrapper(source)
     return pipeline.compose(stage)
 

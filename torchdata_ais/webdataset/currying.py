@@ -52,9 +52,7 @@ class FilterFunction(Stage):
 
 
 class RandomStage(Stage):
-    """A stage that draws: each run has another seed.
-
-    The seeds follow from ``seed=``.
+    """A stage that draws: each run has a seed that follows from ``seed=``.
 
     Attributes:
         epoch: Number of the last run in this process, from 0; -1 before the first.
@@ -81,9 +79,7 @@ class AlikeRandomStage(RandomStage):
 class Filter:
     """Makes stages of a function ``f(source, ...)``; see `pipelinefilter`.
 
-    Args:
-        f: The function; one with ``seed=`` for a `RandomStage`, which gives each run another.
-        stage: Class of the stages.
+    One with ``seed=`` is for a `RandomStage`, which gives each run another.
     """
 
     def __init__(self, f: Callable[..., object], stage: type[Stage] = Stage) -> None:
@@ -123,12 +119,7 @@ Prepare = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]]
 class Through:
     """A stage of `torchdata_ais.pipes` as a function of an iterator.
 
-    ``handler=`` is its ``on_error=``.
-
-    Args:
-        kind: Class of the pipe.
-        name: What the stage is called.
-        prepare: Changes the arguments before the pipe gets them.
+    ``handler=`` is its ``on_error=``. `prepare` changes the arguments before the pipe gets them.
     """
 
     def __init__(self, kind: Callable[..., object], name: str, prepare: Prepare | None = None) -> None:
@@ -167,11 +158,7 @@ def through(
 
 
 def without_example(made: object) -> str:
-    """Return the documentation of a class or function up to its example.
-
-    The example is of another call.
-    Examples before it, such as that of a memory bound, are left out.
-    """
+    """Return a documentation up to its example, which is of another call."""
     text = (inspect.getdoc(made) or "").partition("\nExample:")[0]
     return re.sub(r"\n *>>> (.+\n?)+", "", text)
 

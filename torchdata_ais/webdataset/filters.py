@@ -32,10 +32,7 @@ default_collation_fn = collation.default_collation_fn
 
 
 class MissingKeyError(MissingFieldError, KeyError):
-    """A field that a function of `map_dict` needs is missing.
-
-    Also a KeyError, as in webdataset.
-    """
+    """A field for a function of `map_dict` is missing: a KeyError as well."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""

@@ -39,10 +39,7 @@ class _Blocks(io.RawIOBase):
 
 
 class _Target(io.RawIOBase):
-    """Writes to a file or object that appears when this is closed.
-
-    It does not appear if the ``with`` body raises.
-    """
+    """Writes to a file or object that appears if the ``with`` body succeeds."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -67,10 +64,7 @@ class _Target(io.RawIOBase):
 
 
 class _Output(io.BufferedReader):
-    """The output of a command, closed without a warning.
-
-    Stages do not close the streams of others.
-    """
+    """The output of a command, closed without a warning if stages did not."""
 
     def __del__(self) -> None:
         self.close()
@@ -88,10 +82,7 @@ def _output(command: Command) -> BinaryIO:
 
 
 def rewrite_url(url: str) -> str:
-    """Return `url` as it is.
-
-    No environment variable (``GOPEN_REWRITE``) changes it.
-    """
+    """Return `url` as it is: no variable (``GOPEN_REWRITE``) changes it."""
     return url
 
 
@@ -128,10 +119,7 @@ def gopen(
 
 
 def open_stream(url: str, mode: str = "rb", bufsize: int = 8192, *, cluster: Cluster = None) -> BinaryIO:
-    """Open the same as `gopen`, except for a command as text.
-
-    Here such a text may come from data.
-    """
+    """Open the same as `gopen`, except for a command as text, from data."""
     store = cluster_options(cluster)
     if mode == "wb":
         from torchdata_ais.writing.targets import open_target
@@ -146,12 +134,7 @@ def open_stream(url: str, mode: str = "rb", bufsize: int = 8192, *, cluster: Clu
 
 
 def gopen_file(url: str, mode: str = "rb", bufsize: int = 8192) -> IO[Any]:
-    """Open a local file as Python does, by its path or ``file:`` URL.
-
-    Raises:
-        UsageError: `url` is not a local file; or it is to be read, and is a pipe or a device.
-        OSError: As of `open`.
-    """
+    """Open a local file as Python does, by its path or ``file:`` URL."""
     place = parse_url(url)
     if place.kind != "file":
         raise UsageError.at("this is no local file", todo="open it with wds.gopen(url)", url=redact(url))

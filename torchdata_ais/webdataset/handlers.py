@@ -51,10 +51,7 @@ def warn_and_stop(exn: Exception) -> bool:
 def handled(
     items: Iterable[object], make: Callable[[Any], object], handler: Handler, stage: str
 ) -> Iterator[Any]:
-    """Yield the items of `make`, except those whose errors are passed over.
-
-    The handler of a stage decides that.
-    """
+    """Yield what `make` returns, except for errors that the handler passes."""
     policy, stats = ErrorPolicy(handler), StageStats()
     for item in items:
         stats.items += 1

@@ -1,7 +1,4 @@
-"""webdataset's names that are missing here.
-
-Each has the reason and a replacement.
-"""
+"""webdataset's names that are missing here, with reason and replacement."""
 
 from __future__ import annotations
 
@@ -106,8 +103,6 @@ REASONS = {
 
 def explaining(module: str) -> Callable[[str], NoReturn]:
     """Return a module's ``__getattr__``, which raises with the reason.
-
-    It does so if webdataset's module has that name.
 
     Example:
         >>> explaining("my.webdataset.gopen")("reader")

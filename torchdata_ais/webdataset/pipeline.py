@@ -50,12 +50,7 @@ def plan(stages: Sequence[object], place: Place, *, split: bool) -> list[Any]:
     """Return the stages in the order to carry them out.
 
     Splits go before the random stages right in front of them: each process draws for itself, and a split of
-    different orders would lose shards and double others.
-
-    Args:
-        stages: As the user wrote them.
-        place: Which process this is.
-        split: Whether to add a missing split by worker.
+    different orders would lose shards and double others. A missing split by worker is added if `split`.
     """
     planned = list(stages)
     end = next((i for i, stage in enumerate(planned) if function_of(stage) is tarfile_samples), -1)
@@ -87,10 +82,7 @@ def _is_random(stage: object) -> bool:
 
 
 def _reads_all(stages: Sequence[object]) -> bool:
-    """Return whether surely each worker would read the same shards.
-
-    Then every stage is known, and none splits.
-    """
+    """Return whether surely each worker would read the same shards."""
     source, *others = stages
     if not isinstance(source, (SimpleShardList, list, tuple, IterDataPipe)):
         return False
@@ -357,10 +349,7 @@ def _no_stage(value: object, what: str) -> UsageError:
 
 
 def _options_of(source: IterDataPipe[object]) -> StoreOptions | None:
-    """Return the transport settings of the upstream lister.
-
-    Its objects are then read with the same token.
-    """
+    """Return the upstream lister's transport settings, for the same token."""
     for pipe in upstream(source):
         transport = stage_of(pipe).transport
         if transport is not None and transport.given is not None:

@@ -94,7 +94,6 @@ def _listed(url: str) -> list[str]:
 def expand_source(source: object, max_urls: int | None = None) -> list[str]:
     """Return the first `max_urls` shards of a text, a path, or an iterable.
 
-    The iterable is of URLs, paths or ``{"url": ...}``.
     ``pipe:`` URLs become commands in a text, a list and a tuple: see `with_commands`.
     """
     if isinstance(source, Command):
@@ -150,10 +149,7 @@ ShardList = SimpleShardList
 
 @dataclass
 class MSSource:
-    """A source of webdataset's obsolete `MultiShardSample`.
-
-    It is for programs that only build it; mix with `RandomMix`.
-    """
+    """A source of webdataset's obsolete `MultiShardSample`; use `RandomMix`."""
 
     name: str = ""
     perepoch: int = -1
@@ -276,9 +272,6 @@ class DirectoryShardList(IterableDataset[dict[str, str]]):
         mode: Action on a shard that was read; None leaves it as it is.
         select: ``"random"`` or ``"oldest"``.
         fate: No effect, as in webdataset.
-
-    Raises:
-        UsageError: No such folder, or another `select`.
     """
 
     def __init__(

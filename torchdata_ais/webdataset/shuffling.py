@@ -38,13 +38,7 @@ def shuffled(
 ) -> Iterator[Any]:
     """Shuffle through a buffer, as `torchdata_ais.Shuffler` does.
 
-    Args:
-        data: The items.
-        bufsize: Items in the buffer.
-        initial: Items to have before the first is given out.
-        rng: Draws; else a generator made of `seed`.
-        seed: None is 0.
-        handler: Not needed: nothing can fail.
+    Draws by `rng`, else by a generator made of `seed` (None is 0). `handler` is not needed: nothing can fail.
 
     Memory:
         `bufsize` items.

@@ -33,10 +33,6 @@ class ShardStream(io.RawIOBase):
     """A shard that is opened by the first read.
 
     Until then, code that knows its URL can read it in a better way.
-
-    Attributes:
-        url: The shard.
-        opened: Whether reading has started.
     """
 
     def __init__(self, url: str, *, bufsize: int = 8192, cluster: Cluster = None) -> None:
@@ -65,10 +61,7 @@ class ShardStream(io.RawIOBase):
 
 
 def stream_in(item: object) -> Any:
-    """Return the open stream of ``{"url", "stream"}``.
-
-    None where there is none, or a `ShardStream` not yet read.
-    """
+    """Return an item's stream, if it has one but an unread `ShardStream`."""
     stream = item.get("stream") if isinstance(item, Mapping) else None
     return None if isinstance(stream, ShardStream) and not stream.opened else stream
 
@@ -76,20 +69,11 @@ def stream_in(item: object) -> Any:
 def readable_runs(stream: object, url: str, handler: Handler, options: ShardOptions) -> Iterator[Run]:
     """Yield the whole runs of members that a stream holds from its position.
 
-    It may be compressed, and stays open.
-    Its errors are the handler's.
-
-    Args:
-        stream: Any object with ``read(size)`` that returns bytes.
-        url: Name of the shard.
-        handler: True continues without a sample that is wrong in itself; the rest of a damaged shard is given up.
-        options: How to read it.
+    It may be compressed, and stays open. Its errors are the handler's: True continues without a sample that is wrong in
+    itself; the rest of a damaged shard is given up.
 
     Memory:
         One sample, one member and some blocks; samples are bounded by 1 GiB.
-
-    Raises:
-        UsageError: It is not a stream of bytes.
     """
     policy, stats = ErrorPolicy(handler), StageStats()
     try:
@@ -279,8 +263,6 @@ def tar_file_expander(
 ) -> Iterator[Fields]:
     """Yield ``{"fname", "data", "__url__"}`` for each member.
 
-    `eof_value` follows after each shard.
-
     Args:
         data: ``{"url", "stream"}``: the stream is read from its position; it stays open, but for one of a
             cache (with ``"local_path"``). Or URLs, paths, ``{"url": ...}``.
@@ -336,8 +318,7 @@ def _files(run: Run, more: Fields, eof_value: Any) -> Iterator[Fields]:
 def group_by_keys(data: Iterable[Fields], handler: Handler = reraise_exception) -> Iterator[Sample]:
     """Group the members from `tar_file_expander` into samples.
 
-    The end of a shard ends a sample, too.
-    A sample with a field ``__bad__`` that is not empty is left out.
+    The end of a shard ends a sample, too. A sample with a field ``__bad__`` that is not empty is left out.
     """
     places: dict[str, str] = {}
     for sample in TarSampleGrouper(as_pipe(_members(data, places)), on_error=handler):

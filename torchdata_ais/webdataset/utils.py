@@ -44,9 +44,6 @@ class Place(NamedTuple):
 def pytorch_worker_info(group: object = None) -> Place:
     """Return rank, ranks, worker and workers of this process.
 
-    Args:
-        group: The process group to count ranks in; default all.
-
     Example:
         >>> rank, world_size, worker, num_workers = pytorch_worker_info()
         >>> worker, num_workers
@@ -69,16 +66,10 @@ def pytorch_worker_seed(group: object = None) -> int:
 
 
 def run_seed(seed: object, run: int, *, own: bool = True) -> int:
-    """Return the seed of one run of a random stage.
+    """Return the seed of one run, a function of (seed, epoch, rank, worker).
 
-    It is a function of (seed, epoch, rank, worker).
     In a worker the seed that its loader draws for each epoch counts, too. Without it, workers that are replaced in
-    each epoch would repeat the first one.
-
-    Args:
-        seed: The stage's own; None is 0.
-        run: How often the stage has run in this process.
-        own: Whether each worker draws differently.
+    each epoch would repeat the first one. Rank and worker count only if each draws its `own`.
 
     Example:
         >>> run_seed(7, 0), run_seed(7, 1)
@@ -93,10 +84,7 @@ def run_seed(seed: object, run: int, *, own: bool = True) -> int:
 
 
 def loader_seed() -> int | None:
-    """Return the loader's seed for this epoch, the same in all its workers.
-
-    None outside of workers.
-    """
+    """Return the loader's seed for this epoch, for all its workers; else None."""
     info = get_worker_info()
     return None if info is None else info.seed - info.id
 
@@ -107,9 +95,7 @@ def identity(x: object) -> Any:
 
 
 def make_seed(*args: object) -> int:
-    """Return a number below 2**31 that follows from the arguments.
-
-    It is the same in every process.
+    """Return a number below 2**31 of the arguments, the same in every process.
 
     Example:
         >>> make_seed(3, "train") == make_seed(3, "train") != make_seed("train", 3)
@@ -124,10 +110,7 @@ def guess_batchsize(batch: Any) -> int:
 
 
 def lookup_sym(sym: str, modules: Iterable[str]) -> Any:
-    """Return the first object of that name in modules that the program names.
-
-    None if there is none.
-    """
+    """Return the first object of that name in modules of the program, or None."""
     for name in modules:
         found = vars(importlib.import_module(name, package=__package__)).get(sym)
         if found is not None:
@@ -157,10 +140,7 @@ def repeatedly(
 
 
 def passes(begin: Callable[[], Iterable[object]], most: int | None = None) -> Iterator[Any]:
-    """Yield the items of `most` passes.
-
-    Each pass is started by a call; one without items is the last.
-    """
+    """Yield the items of `most` started passes; one without items is the last."""
     for _ in count() if most is None else range(most):
         empty = True
         for item in begin():

@@ -71,9 +71,7 @@ def _refuse_command(target: object) -> None:
 
 
 def make_encoder(spec: Any) -> Encoder:
-    """Return the function that encodes a sample.
-
-    See `torchdata_ais.codecs.build_encoder`.
+    """Return the function that encodes a sample, as of `build_encoder`.
 
     Example:
         >>> make_encoder(True)({"__key__": "a", "cls": 7})
