@@ -86,11 +86,7 @@ class Message(NamedTuple):
 
 
 class Channel:
-    """One end of a connection between two processes.
-
-    Args:
-        sock: A connected stream socket of the local machine. The channel owns it.
-    """
+    """One end of a connection between two processes; it owns the socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -101,10 +97,7 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """Return this process's end, and the socket for the other process.
-
-        The other process makes its `Channel` from it.
-        """
+        """Return this process's end, and the socket for the other's `Channel`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return cls(ours), theirs
 

@@ -11,10 +11,8 @@ has waited no longer for that.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import logging
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +26,7 @@ import torch
 
 from torchdata_ais._util.process_end import meanwhile
 from torchdata_ais.errors import StallError
+from torchdata_ais.observe.diagnosis.flight_record import stacks_here
 from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
 from torchdata_ais.pipes.base.torch_stages import stage_at_work, stage_of
 from torchdata_ais.pipes.base.upstream import upstream
@@ -36,10 +35,7 @@ GRACE_S = 2.0
 """Wait after `stall_after` for the worker's own, more detailed report."""
 
 _START_S = 120.0
-"""Longest start of a worker until its first heartbeat.
-
-Python and torch are imported first.
-"""
+"""Longest start of a worker until its first heartbeat: Python and torch are imported first."""
 
 _STOPPED_S = 30.0
 """Without `stall_after`: how long a stopped process is waited for."""
@@ -59,11 +55,7 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class Heartbeat:
-    """A counter in shared memory, made here and advanced in the worker.
-
-    Args:
-        stall_after: The time limit, in seconds, whose excess it helps to detect.
-    """
+    """A counter in shared memory, made here and advanced in the worker."""
 
     def __init__(self, stall_after: float) -> None:
         self._count = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
@@ -91,7 +83,6 @@ class Patience:
     Attributes:
         name: How errors name that process.
         worker: Its number; None for other processes.
-        pid: Its process id.
         stall_after: How long, in seconds, an item may take there. None: only a stopped process is an error.
         pulse: Its pulse, with `stall_after`.
         silent_s: Seconds since its last heartbeat.
@@ -107,11 +98,7 @@ class Patience:
     _told: bool = field(default=False, init=False)
 
     def waited(self, seconds: float) -> None:
-        """Note that nothing has come for `seconds` more.
-
-        Raises:
-            StallError: The process does not run; names it, its pid and its state.
-        """
+        """Note that nothing has come for `seconds` more; raise if it stands still."""
         state = _state_of(self.pid)
         if self._shows_life(state):
             self.silent_s, self._told = 0.0, False
@@ -233,7 +220,7 @@ class Watchdog:
             frame = sys._current_frames().get(thread)
             error = self._error(frame)
             del frame
-            logger.error("%s\n%s", error, _stacks())
+            logger.error("%s\n%s", error, stacks_here())
             if self.fail is not None:
                 self.fail(error)
 
@@ -249,23 +236,10 @@ class Watchdog:
 
 
 def where(pipe: IterDataPipe[object] | None, frame: FrameType | None) -> tuple[str, dict[str, Any]]:
-    """Return the stage of a thread, and the object or sample in progress.
-
-    Args:
-        pipe: The last stage.
-        frame: The innermost frame of the thread.
-    """
+    """Return the stage of a thread, and the object or sample in progress."""
     stage = None if pipe is None else stage_at_work(pipe, frame)
     if stage is None:
         return "no stage of the pipe", {}
     places = (stage_of(part).busy_with() for part in upstream(stage))
     # The object of a foreign stage is the last output of the nearest stage of ours.
     return stage_of(stage).describe(), next(filter(None, places), {})
-
-
-def _stacks() -> str:
-    """Return the stack of every thread of this process."""
-    with tempfile.TemporaryFile() as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        return file.read().decode(errors="replace")

@@ -102,13 +102,7 @@ class Lender:
         _lenders.add(self)
 
     def fill(self, content: memoryview) -> int:
-        """Return a descriptor of memory that holds `content`.
-
-        The message owns the descriptor.
-
-        Raises:
-            OSError: There are no more descriptors, or there is no more memory.
-        """
+        """Return a descriptor, the message's, of memory that holds `content`."""
         with self._lock:  # threads that send at the same time must not get the same free file
             file = self._take(len(content))
             try:
@@ -139,13 +133,7 @@ class Lender:
         return content
 
     def lend(self, address: int, size: int) -> int | None:
-        """Return a descriptor of a `block` that is not sent yet, or None.
-
-        The message owns the descriptor.
-
-        Raises:
-            OSError: There are no more descriptors.
-        """
+        """Return a descriptor, the message's, of an unsent `block`; else None."""
         with self._lock:
             file = self._blocks.get(address)
             content = None if file is None or file.sent or file.block is None else file.block()
@@ -167,10 +155,7 @@ class Lender:
             self._files.pop().close()
 
     def _take(self, size: int) -> _File:
-        """Return a free file that fits well, or a new one.
-
-        Files that are of no more use are closed.
-        """
+        """Return a free file that fits well, or a new one; close useless files."""
         step = max(_STEP, 1 << max(0, size.bit_length() - 3))
         capacity = -(-size // step) * step  # pages that are never written to take no memory
         spare = [file for file in self._files if file.free]
@@ -185,10 +170,7 @@ class Lender:
 
 
 class _Borrowed(weakref.ref[NDArray[np.uint8]]):
-    """An array over borrowed memory.
-
-    It has the mapping to give back when nothing refers to the array.
-    """
+    """An array's borrowed mapping, to give back when nothing refers to it."""
 
     __slots__ = ("whole",)
     whole: mmap.mmap
@@ -203,8 +185,7 @@ _borrowed: dict[int, _Borrowed] = {}
 _done: deque[Any] = deque()
 """Arrays that nothing refers to any more.
 
-A method of it is the callback, not Python code: a Ctrl-C within Python code would be printed and forgotten, for a
-callback cannot raise.
+Its method is the callback, not Python code: a Ctrl-C within that would be printed and forgotten, for it cannot raise.
 """
 
 
@@ -214,7 +195,8 @@ def borrow(fd: int) -> NDArray[np.uint8]:
     It is the sender's again with the next `give_back_done` after the last reference to the array and to views of it.
     """
     give_back_done()
-    whole = mmap.mmap(fd, HEADER + content_length(fd))
+    _, size = _HEAD.unpack(os.pread(fd, _HEAD.size, 0))
+    whole = mmap.mmap(fd, HEADER + size)
     content = np.frombuffer(whole, np.uint8, offset=HEADER)
     borrowed = _Borrowed(content, _done.append)
     borrowed.whole = whole
@@ -235,19 +217,13 @@ def give_back_done() -> None:
 
 
 def forget_all() -> None:
-    """Give nothing back any more, since the lenders are gone.
-
-    Memory ends with the arrays over it.
-    """
+    """Give nothing back any more: the lenders are gone, arrays keep memory."""
     _borrowed.clear()
     _done.clear()
 
 
 def _keep_all() -> None:
-    """Keep all memory that a child about to be forked will see.
-
-    This holds for borrowed and for own memory, since the end of its use is unknown.
-    """
+    """Keep all memory, own and borrowed, that a child to be forked will see."""
     give_back_done()
     for borrowed in list(_borrowed.values()):
         borrowed.whole[0] = _KEPT
@@ -256,11 +232,6 @@ def _keep_all() -> None:
 
 
 os.register_at_fork(before=_keep_all)
-
-
-def content_length(fd: int) -> int:
-    """Return the length of a file's content."""
-    return int(_HEAD.unpack(os.pread(fd, _HEAD.size, 0))[1])
 
 
 def give_back(fd: int) -> None:

@@ -28,10 +28,7 @@ from torchdata_ais.pipes.base.policy import trimmed
 from torchdata_ais.workers.memory import HEADER, Lender, borrow, give_back
 
 _INLINE_BYTES = 32 << 10
-"""Pickle size above which it travels in shared memory.
-
-Messages stay small enough for the socket's buffer.
-"""
+"""Pickle size above which it travels in shared memory: messages stay small enough for the socket's buffer."""
 
 _BUFFER_BYTES = 64 << 10
 """Array size from which its bytes travel outside the pickle."""
@@ -40,10 +37,7 @@ _SMALL_BYTES = 4 << 10
 """Storage size below which it is copied into the pickle, as labels are."""
 
 _MAX_FDS = 96
-"""File descriptors per message; the kernel allows 253.
-
-Further values are copied into the pickle.
-"""
+"""File descriptors per message; the kernel allows 253. Further values are copied into the pickle."""
 
 _REDUCERS = ForkingPickler(io.BytesIO()).dispatch_table
 """Live table of the reducers that torch and others registered."""
@@ -80,14 +74,9 @@ class Packed(NamedTuple):
 
 
 def pack(value: object, lender: Lender | None = None) -> Packed:
-    """Turn `value` into bytes and descriptors.
+    """Turn `value` into bytes and descriptors; on an error none stays open.
 
-    Args:
-        value: The object to send.
-        lender: The memory of this process, if it sends more than once in a while.
-
-    Raises:
-        Exception: Any error of pickling the value; no descriptor stays open then.
+    `lender` is the memory of this process, if it sends more than once in a while.
     """
     stream = io.BytesIO()
     own = Lender() if lender is None else lender
@@ -225,10 +214,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _is_small_part(tensor: Tensor) -> bool:
-    """Report whether the tensor is a small view of a large storage.
-
-    Then its own elements travel, not the whole storage.
-    """
+    """Return whether a tensor is a small view, whose elements travel alone."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.requires_grad:
         return False
     whole = tensor.untyped_storage()
@@ -273,12 +259,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, where: str) -> Failure:
-        """Record `error`.
-
-        Args:
-            error: The exception that was caught.
-            where: The process and its state, as in "in worker process 0".
-        """
+        """Record an error caught `where`, as in "in worker process 0"."""
         told = traceback.TracebackException(type(error), error, trimmed(error).__traceback__)
         told.__notes__ = None  # they travel separately
         try:
@@ -327,10 +308,7 @@ class Failure:
 
 
 class _Text(str):
-    """A text that stays readable where exceptions show its repr.
-
-    KeyError does so, for one.
-    """
+    """A text that stays readable where exceptions, as KeyError, show its repr."""
 
     __slots__ = ()
 

@@ -68,10 +68,7 @@ class YieldingLock:
             self.lock.release()
 
     def wait(self, fd: int, most_ms: int) -> list[int]:
-        """Return the readable descriptors.
-
-        Waits until `fd` or a watched one is readable, or another thread has had the lock.
-        """
+        """Return the readable of `fd` and the watched; others may have the lock."""
         self._poll.register(fd, select.POLLIN)
         try:
             ready = [ready_fd for ready_fd, _ in self._poll.poll(most_ms)]
@@ -92,9 +89,7 @@ class YieldingLock:
 class WorkerReports:
     """Receives the workers' reports and sends them queries, from any thread.
 
-    Args:
-        workers: The workers; more may come.
-        turn: Held by the thread that takes their items.
+    The lock `turn` is held by the thread that takes their items.
 
     Attributes:
         reports: The last counts of each worker.
@@ -118,10 +113,7 @@ class WorkerReports:
         return True
 
     def doing(self) -> list[ProcessPart]:
-        """Return the current activity of the workers that keep records.
-
-        After their end: their activity when an error came.
-        """
+        """Return the activity of workers with records, last seen if they ended."""
         if self.over:
             return self._last_doing
         with self._asking:
@@ -167,19 +159,13 @@ _LOOK_ROUND_S = 0.25
 _POLL_MS = 500
 
 _OPEN: weakref.WeakSet[Pool] = weakref.WeakSet()
-"""Pools of this process.
-
-A forked child must close its copies of their connections.
-"""
+"""Pools of this process; a forked child must close its copies of their connections."""
 
 
 class Pool:
     """The worker processes of one loader, and its dispatching process if any.
 
-    Args:
-        context: The multiprocessing context.
-        window: Items that may be under way from each worker.
-        ranks: The ranks, which exchange errors.
+    At most `window` items are under way from each worker.
 
     Attributes:
         telling: Reports and queries of the workers.
@@ -245,12 +231,7 @@ class Pool:
         self._turn_lock.watch(peer.life)
 
     def reset(self, loads: Sequence[object], dispatched_load: object = None) -> None:
-        """Start an epoch: items under way of the last one are dropped.
-
-        Args:
-            loads: The argument of `PipePart.begin` of each worker.
-            dispatched_load: And that of the dispatching process.
-        """
+        """Start an epoch by arguments of `PipePart.begin`; drop items under way."""
         self._epoch += 1
         with self._turn_lock.asked_for(), self._while_open():
             self.last_worker, self.last_extras = None, {}
@@ -326,10 +307,7 @@ class Pool:
 
     @contextlib.contextmanager
     def _while_open(self) -> Iterator[None]:
-        """Raise if this pool is closed.
-
-        An error is replaced if a signal handler closed the pool, at any line.
-        """
+        """Raise if this pool is closed, now or by a signal handler meanwhile."""
         self._refuse_closed()
         try:
             yield
@@ -429,10 +407,7 @@ class Pool:
                 peer.inbox.append(message)
 
     def _wait(self, peer: Peer) -> None:
-        """Wait until the process has sent something or another event.
-
-        The end of a process and another thread's request for the lock are such events.
-        """
+        """Wait for a message of a process, or another process's end or thread."""
         fd = peer.channel.fileno()
         ready = self._turn_lock.wait(fd, _POLL_MS)
         if self.closed:  # by a signal handler, while we waited
@@ -461,10 +436,7 @@ def _shut_down() -> LoaderError:
 
 
 def _goes_on(peer: Peer) -> bool:
-    """Report whether a process may still read messages.
-
-    Called twice a second while it does not.
-    """
+    """Return whether a process may still read messages, when it has not."""
     peer.waited_for(_POLL_MS / 1000)
     return peer.is_alive()
 

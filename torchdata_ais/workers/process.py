@@ -28,10 +28,7 @@ _FAILED_GRACE_S = 0.5
 """The same when one has failed, and the caller waits for the error."""
 
 _EXIT_S = 5.0
-"""Time for one that has hung up to exit, with its exit code.
-
-A second and more on a busy machine.
-"""
+"""Time for one that has hung up to exit, with its exit code: a second and more on a busy machine."""
 
 _HINTS = {
     -signal.SIGKILL: "when nobody killed it, the machine's or container's memory ran out: use fewer workers, smaller "
@@ -44,13 +41,7 @@ _HINTS = {
 
 
 class Peer:
-    """A process that was started, or is about to be.
-
-    Args:
-        name: How errors name it.
-        worker_id: Its number; -1 for the dispatching process.
-        channel: This process's end of the connection to it.
-    """
+    """A process that was started, or is about to be; -1 dispatches."""
 
     def __init__(self, name: str, worker_id: int, channel: Channel) -> None:
         self.name = name
@@ -71,10 +62,7 @@ class Peer:
         self._patience: Patience
 
     def start(self, process: BaseProcess, stall_after: float | None, pulse: Heartbeat | None) -> None:
-        """Start the process and watch it.
-
-        See `Patience` for the time limits of its silence.
-        """
+        """Start the process and watch it; see `Patience` for its silence."""
         process.start()
         self.process, self.pid = process, process.pid
         try:
@@ -85,19 +73,12 @@ class Peer:
         self._patience = Patience(self.name, worker, self.pid, stall_after, pulse)
 
     def waited_for(self, seconds: float) -> None:
-        """Note that nothing has come from it for `seconds` more.
-
-        Raises:
-            StallError: It does not run.
-        """
+        """Note that nothing has come for `seconds` more; raise if it stands still."""
         with self._failing():
             self._patience.waited(seconds)
 
     def refuse_stopped(self) -> None:
-        """Raise `StallError` if the process is stopped.
-
-        Errors of other processes are then only a consequence.
-        """
+        """Raise `StallError` if it is stopped: other errors follow from that."""
         with self._failing():
             self._patience.refuse_stopped()
 
@@ -129,10 +110,7 @@ class Peer:
         return error
 
     def why_it_ended(self) -> Exception:
-        """Return the error for a process that has gone.
-
-        It has the process's own last message, or the meaning of its exit code.
-        """
+        """Return the error for a process that is gone: its last word or exit code."""
         self.failed = True
         self.read_all()
         for message in self.inbox:
@@ -151,10 +129,7 @@ class Peer:
         return WorkerDiedError.at(f"{self.name} (pid {self.pid}) ended {how}", todo=todo, **where)
 
     def close(self) -> None:
-        """Free all resources of the other process here.
-
-        That must have ended or belong to another parent.
-        """
+        """Free its resources here, after its end or in a child of the owner."""
         for message in self.inbox:
             message.drop()
         self.inbox.clear()
@@ -209,11 +184,8 @@ StartMethod = Literal["fork", "spawn", "forkserver"]
 def start_context(method: StartMethod | None, preload: str) -> Any:
     """Return the context to start workers in.
 
-    A fork server of it imports torch once for all of them. The user's preloaded modules stay.
-
-    Args:
-        method: "fork", "spawn", "forkserver" or None.
-        preload: The module that a fork server imports before it forks: all that workers need.
+    A fork server of it imports torch and `preload`, all that workers need, once for all of them. The user's preloaded
+    modules stay.
     """
     from multiprocessing import forkserver
 
@@ -230,10 +202,7 @@ DISPATCHER = -1
 
 
 class PipePart(Protocol):
-    """The part of a pipe that one process runs, and its setup there.
-
-    It travels by pickle.
-    """
+    """The part of a pipe that one process runs, sent there by pickle."""
 
     def open(self) -> Any:
         """Return the pipe."""
@@ -335,10 +304,7 @@ class Dispatched(_Live):
         self._epoch, self._ended = epoch, False
 
     def finish(self) -> None:
-        """Report to the dispatching process that this worker needs no more items.
-
-        This holds for the current epoch.
-        """
+        """Report that this worker needs no more items of the current epoch."""
         if not self._ended:
             _post(self._live, Kind.DONE, self._epoch)
 

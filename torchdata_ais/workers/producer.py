@@ -114,15 +114,11 @@ _EVERY_S = 1.0
 
 
 class Counts:
-    """Takes reports of a pipe, at most one a second.
-
-    Args:
-        pipe: The pipe of this process; its stages begin to count from zero.
-        records: Whether to note a record a batch, which goes along.
+    """Takes reports of a pipe, at most one a second; its stages count from 0.
 
     Attributes:
         sending_s: Seconds spent on handing items over.
-        recorder: Who notes them.
+        recorder: Notes a record a batch, which goes along, if wanted.
     """
 
     def __init__(self, pipe: Any, *, records: bool = False) -> None:
@@ -147,10 +143,7 @@ class Counts:
 
 
 def ended(report: Report) -> Report:
-    """Return the last report of a process that has ended.
-
-    Its work counts, its place among the processes does not.
-    """
+    """Return the last report of a process that has ended: its work counts."""
     for stage in report.stages:
         stage.stats.held = stage.stats.held_max = 0
     report.processes = 0
@@ -181,22 +174,14 @@ def notify_pipes(pipes: Iterable[object], epoch: int, extras: object) -> None:
 
 
 _MAX_HELD = 1000
-"""Items that the dispatching process keeps for slow workers.
-
-The others request more meanwhile.
-"""
+"""Items that the dispatching process keeps for slow workers while the others request more."""
 
 
 class Producer:
     """Runs a pipe, epoch after epoch, for one or several consumers in turn.
 
-    Args:
-        pipe: The pipe to iterate, if an epoch starts with no other.
-        config: Handles the start of an epoch and pauses, and has the process's name for errors.
-        control: The channel that gives orders; its end ends the process.
-        consumers: The consumers of the items, round robin. A worker's only consumer is the control channel.
-        sources: The pipes of the graph that read from the dispatching process.
-        watchdog: Watches the time an item takes.
+    The end of the channel `control`, which gives orders, ends the process. It is a worker's only consumer. The
+    `sources` are the pipes of the graph that read from the dispatching process.
 
     Attributes:
         recorder: Records the batches.
@@ -363,10 +348,7 @@ class Producer:
 
 
 def _offer_memory(pipe: object, memory: Memory) -> None:
-    """Give the last stage the memory that is sent without a copy.
-
-    Stages of loaders are left out.
-    """
+    """Give the last stage, not a loader's, memory that is sent without a copy."""
     while isinstance(pipe, Stage) and pipe.hidden:
         pipe = parents(pipe)[0]
     if isinstance(pipe, Stage):
