@@ -26,7 +26,7 @@ from torchdata_ais._util.process_end import meanwhile
 from torchdata_ais._util.world import World
 from torchdata_ais.errors import LoaderError
 from torchdata_ais.ranks.intervals import usual_interval
-from torchdata_ais.ranks.start_heartbeat import SILENT_S, WaitedFor, named, take_back
+from torchdata_ais.ranks.start_heartbeat import SILENT_S, WaitedFor, named, take_back, text_of
 
 _AT_ONCE = 256
 """Names per request to the store, which must answer within `_ANSWER_S`."""
@@ -36,16 +36,9 @@ _ANSWER_S = 30.0
 
 
 class StoreCalls:
-    """The store of one rank.
+    """The store of one rank; a call of `store` itself may block for ever.
 
-    Each call raises a LoaderError if the store is gone or does not answer in time.
-
-    Args:
-        store: That of torch.distributed.
-        rank: The requesting rank, for the messages.
-
-    Attributes:
-        store: The argument. A call of it may block for ever.
+    Each call here raises a LoaderError if the store is gone or does not answer in time.
     """
 
     def __init__(self, store: Any, rank: int) -> None:
@@ -62,10 +55,7 @@ class StoreCalls:
         return int(self._ask(self.store.add, name, value, wait_s=wait_s))
 
     def compare_set(self, name: str, expected: str, value: str) -> bytes:
-        """Compare and set: store `value` if the key is as expected or missing.
-
-        Returns the value after the call.
-        """
+        """Compare and set a value, or a missing one; return what is there now."""
         return bytes(self._ask(self.store.compare_set, name, expected, value))
 
     def has(self, *names: str) -> bool:
@@ -104,10 +94,7 @@ class StoreCalls:
         )
 
     def _of_many(self, call: Callable[[list[str]], list[Any]], names: Mapping[int, str]) -> dict[int, Any]:
-        """Return the store's answer for each name.
-
-        Few threads do the requests, since rank 0 reads the keys of all others.
-        """
+        """Return the store's answer for each name: rank 0 reads the keys of all."""
         asked, answers = list(names.values()), []
         for begin in range(0, len(asked), _AT_ONCE):
             answers += self._ask(call, asked[begin : begin + _AT_ONCE])
@@ -151,8 +138,6 @@ _BEATS_A_SECOND = 4000
 _POLLS_A_SECOND = 1000
 """Polls per second, of all ranks together, while they wait for a value."""
 
-_TEXT_LIMIT = 16 << 10
-
 
 def join_ranks(world: World, timeout_s: float) -> Ranks | None:
     """Return this process's rank; None without other ranks or a common store."""
@@ -164,13 +149,9 @@ class Ranks:
 
     The loaders of the ranks are matched by the order in which they start: the first of each rank, the second, ...
 
-    Args:
-        world: The ranks, and their store.
-        timeout_s: How long to wait for another rank to start this loader, or an epoch of it.
-
     Attributes:
         rank, world_size: This process, and how many there are.
-        timeout_s: The argument.
+        timeout_s: How long to wait for another rank to start this loader, or an epoch of it.
         calls: The store by which the ranks communicate.
         prefix: Prefix of this loader's keys in the store.
     """
@@ -207,20 +188,13 @@ class Ranks:
             yield
 
     def tell(self, name: str, value: str | bytes) -> None:
-        """Let the other ranks know something, under a name of this loader.
-
-        Raises:
-            LoaderError: The store is gone.
-        """
+        """Let the other ranks know something, under a name of this loader."""
         self.calls.set(f"{self.prefix}/{name}", value)
 
     def first_to_tell(self, name: str, value: str) -> tuple[str, int]:
         """Publish a value under a key that several ranks use; the first one wins.
 
         Returns the first value, and the rank that published it.
-
-        Raises:
-            LoaderError: The store is gone.
         """
         mine = f"{value} {self.rank}"
         there = self.calls.compare_set(f"{self.prefix}/{name}", "", mine).decode()
@@ -228,44 +202,22 @@ class Ranks:
         return first, int(rank)
 
     def replace(self, name: str, expected: bytes, value: bytes) -> bytes:
-        """Compare and set a key of this loader; return its value after the call.
-
-        Raises:
-            LoaderError: The store is gone.
-        """
+        """Compare and set a key of this loader; return its value after the call."""
         return self.calls.compare_set(f"{self.prefix}/{name}", expected.decode(), value.decode())
 
     def add(self, name: str, value: int, *, wait_s: float | None = None) -> int:
-        """Add to a number that all ranks share; return the new value.
-
-        Args:
-            name: The key.
-            value: The summand.
-            wait_s: How long the store may take; default 30 s.
-
-        Raises:
-            LoaderError: The store is gone.
-        """
+        """Add to a number that all ranks share; return the new value."""
         return self.calls.add(f"{self.prefix}/{name}", value, wait_s=wait_s)
 
     def told(self, name: str) -> bytes | None:
-        """Return the value of a key of this loader, or None; does not wait.
-
-        Raises:
-            LoaderError: The store is gone.
-        """
+        """Return the value of a key of this loader, or None; does not wait."""
         key = f"{self.prefix}/{name}"
         return self.calls.get(key) if self.calls.has(key) else None
 
     def hear_within(self, names: Mapping[int, str], wait_s: float, unless: str) -> dict[int, bytes]:
         """Return the values of all ranks, or nothing if they do not come in time.
 
-        Ranks that are training send no heartbeat: a slow one is not taken for dead.
-
-        Args:
-            names: The key of each rank.
-            wait_s: How long to wait at most.
-            unless: A key that ends the wait.
+        Ranks that are training send no heartbeat: a slow one is not taken for dead. The key `unless` ends the wait.
 
         Raises:
             LoaderError: A rank reports an error; or the store is gone.
@@ -283,9 +235,6 @@ class Ranks:
 
     def hear(self, names: Mapping[int, str]) -> dict[int, bytes]:
         """Return values of other ranks; wait for them.
-
-        Args:
-            names: The key of each rank.
 
         Raises:
             LoaderError: One of them failed, died or does not come; or the store is gone.
@@ -344,9 +293,8 @@ class Ranks:
             return
         self._told = True
         self._lost = error.place.get("failed_rank") if isinstance(error, LoaderError) else None
-        text = f"{type(error).__name__}: {error}"[-_TEXT_LIMIT:]
         with contextlib.suppress(LoaderError):  # the store is gone, and with it who would have listened
-            self.tell("failed", json.dumps({"rank": self.rank, "text": text, "lost": self._lost}))
+            self.tell("failed", json.dumps({"rank": self.rank, "text": text_of(error), "lost": self._lost}))
             self.see()
 
     def see(self) -> None:
@@ -355,10 +303,7 @@ class Ranks:
             self.tell(f"seen/{self.rank}", "1")
 
     def linger(self, timeout_s: float = 3.0) -> None:
-        """After `report`: wait until the others have read it.
-
-        The store may end with this process.
-        """
+        """After `report`: wait for the others, since the store may end here."""
         deadline = time.monotonic() + timeout_s
         without = {self.rank, self._lost}
         others = [f"{self.prefix}/seen/{rank}" for rank in range(self.world_size) if rank not in without]
@@ -372,11 +317,7 @@ class Ranks:
             self.check()
 
     def check(self) -> None:
-        """Look whether another rank has failed.
-
-        Raises:
-            LoaderError: One has; the text names it and has its error.
-        """
+        """Look whether another rank has failed, and raise its error."""
         self._next_check = time.monotonic() + _CHECK_EVERY_S
         self.raise_heard()
         if self._told or not self.calls.has(f"{self.prefix}/failed"):
@@ -397,11 +338,7 @@ class Ranks:
         self._heard = error
 
     def raise_heard(self) -> None:
-        """Raise the error that another thread found; sends no request.
-
-        Raises:
-            LoaderError: Another rank has failed; the text names it and has its error.
-        """
+        """Raise the error that another thread found; sends no request."""
         if self._heard is not None:
             raise self._heard
 

@@ -24,10 +24,7 @@ from torchdata_ais.store import PackedURLs
 
 
 def this_machine() -> str:
-    """Return an id of this machine, shared by processes that see one another.
-
-    Two such processes find each other by their process ids. Empty if that is not known.
-    """
+    """Return an id shared by processes that see each other's pids, or ""."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -47,14 +44,8 @@ def start_time(pid: int) -> str:
 def share_on_machine(lists: Iterable[PackedURLs], ranks: Ranks) -> None:
     """Share the lists of the first rank of a machine with its other ranks.
 
-    No rank waits for it: a rank whose source is gone, or denies access, keeps its own lists.
-
-    Args:
-        lists: The same on all ranks, in the same order.
-        ranks: The ranks, and their store.
-
-    Raises:
-        LoaderError: The store is gone.
+    They are the same on all ranks, in the same order. No rank waits for it: a rank whose source is gone, or denies
+    access, keeps its own lists.
     """
     here = this_machine()
     for number, urls in enumerate(lists):
@@ -109,12 +100,7 @@ _beat = msgspec.json.Decoder(Beat)
 
 
 class LifeSigns:
-    """Heartbeats of this rank and of the next one.
-
-    Args:
-        ranks: The ranks, and their store.
-        name: Their key.
-    """
+    """Heartbeats of this rank and of the next one, under the key `name`."""
 
     def __init__(self, ranks: Ranks, name: str) -> None:
         self._ranks = ranks
@@ -127,19 +113,11 @@ class LifeSigns:
         self._is_said = False
 
     def tell(self, count: int, step: int) -> None:
-        """Send a heartbeat.
-
-        Raises:
-            LoaderError: The store is gone.
-        """
+        """Send a heartbeat."""
         self._ranks.tell(self._key(self._ranks.rank), msgspec.json.encode(Beat.now(count, step)))
 
     def beating(self, step: Callable[[], int]) -> AbstractContextManager[None]:
-        """Send a heartbeat every 1 to 10 s from a thread while the context lasts.
-
-        Args:
-            step: Returns how many steps this rank has requested.
-        """
+        """Send a heartbeat with the `step` every 1 to 10 s in this context."""
         pause_s = interval_of(self._ranks.rank, self._ranks.world_size)
 
         def beat(over: threading.Event) -> None:
@@ -154,11 +132,7 @@ class LifeSigns:
         return meanwhile(beat, "rank-alive", 1.0)
 
     def look_after_next(self, step: int, waited_s: float) -> None:
-        """Check that the next rank lives, and has come to `step`.
-
-        Raises:
-            LoaderError: It is dead or held to be so, or the store is gone.
-        """
+        """Check that the next rank lives, and has come to `step`; else raise."""
         told = self._ranks.told(self._key(self._next))
         if told is None:
             return

@@ -25,11 +25,8 @@ _LONGEST_S = 30.0
 def spread_of(processes: int, workers: int, given_s: float | None = None) -> float:
     """Return over how many seconds the ranks of a job start.
 
-    Args:
-        processes: How many start.
-        workers: Workers of each.
-        given_s: The program's value. None: 0 for up to 64 ranks, else the time in which all workers start at 500 a
-            second, 30 s at most.
+    Without the program's value `given_s`: 0 for up to 64 ranks, else the time in which all workers start at 500 a
+    second, 30 s at most.
 
     Example:
         >>> spread_of(64, 8), spread_of(1000, 8), spread_of(10_000, 8), spread_of(10_000, 8, given_s=2.0)
@@ -42,8 +39,6 @@ def spread_of(processes: int, workers: int, given_s: float | None = None) -> flo
 
 def delay_of(process: int, processes: int, spread_s: float) -> float:
     """Return the delay of one process in seconds: 0 for the first one.
-
-    That of the last one is nearly the whole time.
 
     Example:
         >>> [delay_of(process, 4, 10.0) for process in range(4)]

@@ -36,10 +36,7 @@ _TOLD = 16
 
 
 class _Digest(msgspec.Struct, array_like=True):
-    """Digest of a replica up to a step.
-
-    It covers all batches compared so far, so a difference stays.
-    """
+    """Digest of all batches of a replica up to a step, so a difference stays."""
 
     number: int
     step: int
@@ -61,11 +58,6 @@ class Replicas:
 
     A batch costs its digest. Digests are exchanged between batches: all replicas write their latest digests to one
     key, each replacing the value that it read there.
-
-    Args:
-        ranks: All processes of the loader, and their store.
-        world: This process's rank in the data.
-        every: Steps from one comparison to the next.
     """
 
     def __init__(self, ranks: Ranks, world: World, every: int) -> None:
@@ -159,10 +151,7 @@ _ITEM_BITS, _SKIP_BITS = 36, 26
 _FAILED = 1 << (_ITEM_BITS + _SKIP_BITS)
 
 _TURN = 1.25
-"""Intervals after which each rank has sent a request.
-
-No interval is longer by more than a fifth.
-"""
+"""Intervals after which each rank has sent a request: none is longer by more than a fifth."""
 
 
 logger = logging.getLogger("torchdata_ais")
@@ -178,10 +167,7 @@ class Counted(NamedTuple):
 class JobCounts:
     """Counts of one rank, added to those of the job.
 
-    Args:
-        ranks: The ranks, and their store.
-        counts: Returns this rank's counts so far, one for each count of the job; called in a thread.
-        replicas: Compares batches with the processes that get the same, if there are any.
+    `counts` returns this rank's counts so far, one for each count of the job; it is called in a thread.
 
     Attributes:
         job: The same of all ranks, as of the last request.
@@ -211,24 +197,12 @@ class JobCounts:
         self._turn = threading.Lock()
 
     def running(self, epoch: int) -> AbstractContextManager[None]:
-        """Exchange counts while the context lasts.
-
-        The first request checks that the others are in the same epoch.
-
-        Args:
-            epoch: That of this rank.
-        """
+        """Exchange counts in this context; the first request compares epochs."""
         self._iterations += 1
         return meanwhile(partial(self._run, epoch), "rank-counts", LEAST_S)
 
     def exchange_next(self) -> None:
-        """Exchange one count with the job: one request.
-
-        The next call has the next count.
-
-        Raises:
-            LoaderError: Another rank has failed, or was given other batches; or the store is gone.
-        """
+        """Exchange one count with the job, each at its turn: one request."""
         with self._turn:  # two simultaneous reports would be counted twice
             turn = self._turns[0]
             self._turns.rotate(-1)
@@ -238,20 +212,13 @@ class JobCounts:
         """Exchange all counts at the end of an epoch.
 
         A store that is gone does not end the training.
-
-        Raises:
-            LoaderError: Another rank has failed, or was given other batches.
         """
         if not self._gone:
             self._goes_on(self._exchange_all)
         self._ranks.raise_heard()
 
     def exchange_again(self) -> None:
-        """After `exchange_last`: read what the others have reported since.
-
-        Raises:
-            LoaderError: Another rank has failed, or was given other batches.
-        """
+        """After `exchange_last`: read what the others have reported since."""
         time.sleep(_TURN * usual_interval(self.ranks))
         self.exchange_last()
 

@@ -90,10 +90,7 @@ class Listing:
 
     @contextlib.contextmanager
     def on(self, pipe: IterDataPipe[object]) -> Iterator[None]:
-        """Make the listers of `pipe` yield this listing while the context lasts.
-
-        Long lists of URLs in it are packed.
-        """
+        """Make `pipe` yield this listing, long lists packed, in this context."""
         wrappers = [(wrapper, wrapper.iterable) for wrapper in _lists_read(pipe)]
         self.give(pipe)
         try:
@@ -114,12 +111,7 @@ class Listing:
 
 
 def list_pipe(pipe: IterDataPipe[object], theirs: Sequence[Table] | None = None) -> Listing:
-    """Return the rows of the sources of `pipe`.
-
-    Args:
-        pipe: The last stage.
-        theirs: The tables of another rank: its listings are taken, nothing is listed.
-    """
+    """Return the rows of the sources of `pipe`, with listings of `theirs`."""
     taken = iter([table for table in theirs or () if table.listed])
     tables: list[Table] = []
     endpoints: list[str | None] = []
@@ -151,10 +143,7 @@ def list_pipe(pipe: IterDataPipe[object], theirs: Sequence[Table] | None = None)
 
 
 def compare_indexes(pipe: IterDataPipe[object]) -> None:
-    """Compare unverified indexes of `pipe` with what is stored.
-
-    They were not proved by reading. One rank compares for all.
-    """
+    """Compare indexes of `pipe` not proved by reading with what is stored."""
     for stage in upstream(pipe):
         if isinstance(stage, AISSampleReader):
             stage.compare_with_listing()
@@ -179,10 +168,7 @@ def _listers(pipe: IterDataPipe[object]) -> list[AISSourceLister]:
 
 
 def _lists_read(pipe: IterDataPipe[object]) -> list[Any]:
-    """Return the pipes over shard lists that a stage reads directly.
-
-    Nothing between them looks at items.
-    """
+    """Return the pipes over shard lists that a stage reads directly."""
     found = [
         _behind_order(source)
         for stage in upstream(pipe)
@@ -218,10 +204,7 @@ def _sources(pipe: IterDataPipe[object]) -> list[IterDataPipe[object]]:
 
 
 def _items(pipe: IterDataPipe[object]) -> Sequence[object] | None:
-    """Return all items of a pipe for all workers together.
-
-    None where that cannot be known without iterating it.
-    """
+    """Return all items of a pipe, for all workers, if known before iterating."""
     pipe = _behind_order(pipe)
     if isinstance(pipe, IterableWrapper) and isinstance(pipe.iterable, (list, tuple, range, PackedURLs)):
         return cast("Sequence[Any]", pipe.iterable)  # `PackedURLs` is one in all but its type
@@ -238,10 +221,7 @@ def _text(item: object) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a URL without the cluster's address.
-
-    That differs between the ranks and between the days.
-    """
+    """Return a URL without the address, which differs between ranks and days."""
     if text.startswith(OURS):
         return text[len(OURS) :]
     start = text.find(_OBJECTS) if text.startswith(("http://", "https://")) else -1

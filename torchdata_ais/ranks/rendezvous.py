@@ -50,9 +50,7 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class _Summary(msgspec.Struct):
-    """A table too large to send: a digest for comparison.
-
-    It also shows about where two tables differ.
+    """A table too large to send: a digest, and about where two tables differ.
 
     Attributes:
         buckets: For each group of names, the sum of the digests of their rows: 8 bytes each.
@@ -91,14 +89,8 @@ def begin_together(
 ) -> tuple[Listing, Ranks | None]:
     """List the sources of `pipe`, the same on all ranks.
 
-    Args:
-        pipe: The last stage.
-        world: The ranks.
-        settings: Other arguments that must be the same on all of them, by name.
-        timeout_s: How long to wait for a rank that does not come.
-
-    Returns:
-        The listing, and this loader's place among the ranks: None where they cannot reach each other.
+    The `settings` are other arguments that must be the same on all of them, by name. Returns the listing, and this
+    loader's place among the ranks: None where they cannot reach each other.
 
     Raises:
         UsageError: The ranks were given different pipes, sources or settings.
@@ -140,13 +132,7 @@ def begin_together(
 
 
 def end_together(world: World, error: Exception, timeout_s: float) -> None:
-    """Report an error that keeps this rank from starting to the other ranks.
-
-    Args:
-        world: The ranks.
-        error: The error of this rank.
-        timeout_s: As for `begin_together`.
-    """
+    """Report an error that keeps this rank from starting to the other ranks."""
     ranks = join_ranks(world, timeout_s)
     if ranks is not None:
         ranks.report(error)

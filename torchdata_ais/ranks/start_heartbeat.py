@@ -30,9 +30,7 @@ _JITTER = 0.2
 
 
 def interval_of(rank: int, ranks: int) -> float:
-    """Return the seconds between two requests of a rank: 1 to 10.
-
-    Up to a fifth more or less at random.
+    """Return the seconds between two requests: 1 to 10, a fifth at random.
 
     Example:
         >>> 0.8 <= interval_of(0, 8) <= 1.2, 8 <= interval_of(17, 10000) <= 12
@@ -50,10 +48,7 @@ UNHEARD_S = 30.0
 It is long: a function of the program that holds Python's lock, such as unpickling, delays heartbeats.
 """
 GRACE_S = 5.0
-"""Time the others wait after a rank reports an error.
-
-Its program may catch the error and continue.
-"""
+"""Time the others wait after a rank reports an error: its program may catch the error and continue."""
 _NAMED_S = 30.0
 """Waiting times after which the log names the missing ranks."""
 _SAID_S = 1.0
@@ -63,18 +58,12 @@ logger = logging.getLogger("torchdata_ais")
 
 
 def _here(rank: int) -> str:
-    """Return the key of a rank's heartbeats before it starts.
-
-    The value is empty once it has started.
-    """
+    """Return the key of a rank's heartbeats before it starts; empty after it."""
     return f"torchdata_ais/here/{rank}"
 
 
 def _trouble(rank: int) -> str:
-    """Return the key under which a rank reports why it may not start.
-
-    The value is empty where it continues.
-    """
+    """Return the key of why a rank may not start; empty where it continues."""
     return f"torchdata_ais/trouble/{rank}"
 
 
@@ -87,11 +76,7 @@ def take_back(rank: int, has: Callable[..., bool], tell: Callable[[str, str], ob
 class Presence:
     """Heartbeats of this rank, from the creation of a loader to its start.
 
-    They also end when the loader is closed or forgotten.
-
-    Args:
-        loader: The loader; it is not kept alive.
-        world: The ranks, and their store.
+    They also end when the loader is closed or forgotten; it is not kept alive.
     """
 
     def __init__(self, loader: object, world: World) -> None:
@@ -107,7 +92,7 @@ class Presence:
     def failed(self, error: BaseException) -> None:
         """Report an error from before the start; the program may still continue."""
         self._troubled = True
-        self._say(json.dumps({"text": _text_of(error), "over": False}))
+        self._say(json.dumps({"text": text_of(error), "over": False}))
 
     def goes_on(self) -> None:
         """Withdraw the report of `failed`."""
@@ -125,14 +110,11 @@ class Presence:
             self._words.put((None, threading.Event()))
             return
         error = sys.exc_info()[1] or vars(sys).get("last_value")
-        self._say(json.dumps({"text": "" if error is None else _text_of(error), "over": True}))
+        self._say(json.dumps({"text": "" if error is None else text_of(error), "over": True}))
         self._say(None)
 
     def _say(self, word: str | None) -> None:
-        """Make the thread send a message or end; wait a moment for it.
-
-        This process may end now.
-        """
+        """Make the thread send a message or end; wait a moment for it."""
         said = threading.Event()
         if self._thread.is_alive():
             self._words.put((word, said))
@@ -159,13 +141,7 @@ class Presence:
 
 
 class WaitedFor:
-    """Ranks that are waited for, and their heartbeats.
-
-    Args:
-        rank: This rank, which waits.
-        prefix: Of its loader's keys in the store.
-        known: Returns, by rank, the value of each rank's key in the store.
-    """
+    """Ranks that are waited for, and their heartbeats."""
 
     def __init__(
         self, rank: int, prefix: str, known: Callable[[Mapping[int, str]], dict[int, bytes]]
@@ -176,11 +152,7 @@ class WaitedFor:
         self._named = False
 
     def look_after(self, ranks: Sequence[int]) -> None:
-        """Check the heartbeats of `ranks`.
-
-        Raises:
-            LoaderError: One of them does not come; the message has its name and the reason.
-        """
+        """Check the heartbeats of `ranks`; raise if one of them does not come."""
         begun = self._known({rank: f"{self._prefix}/alive/{rank}" for rank in ranks})
         for rank, told in begun.items():
             sign = told.decode(errors="replace")
@@ -254,5 +226,6 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank {text}" if len(ranks) == 1 else f"ranks {text}"
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """Return class and text of an error; the end of a long one."""
     return f"{type(error).__name__}: {error}"[-_TEXT_LIMIT:]

@@ -24,10 +24,7 @@ from torchdata_ais.ranks.heartbeat import LifeSigns
 from torchdata_ais.ranks.start_heartbeat import interval_of
 
 _ENDED = 1 << 40
-"""Added once by each rank that has no further step.
-
-It comes on top of the one for each question.
-"""
+"""Added once by each rank that has no further step, on top of the one for each question."""
 
 _LOOK_S = 0.2
 _EXPLAINED_S = 3.0
@@ -38,16 +35,9 @@ _LEFT = "left"
 
 
 class StepVotes:
-    """Step-by-step requests of this rank for the number of ranks with a step.
+    """Requests of this rank, in one epoch, how many ranks have a next step.
 
-    A context, for one epoch.
-
-    Args:
-        ranks: The ranks, and their store.
-        number: That of the epoch among those of this loader that count steps.
-
-    Attributes:
-        ranks: How many there are.
+    The `number` is that of the epoch among those of this loader that count steps.
     """
 
     def __init__(self, ranks: Ranks, number: int) -> None:
@@ -68,10 +58,7 @@ class StepVotes:
         return self
 
     def ask(self, answer: bool) -> None:
-        """Report whether this rank has a next step.
-
-        No process may be forked from now on.
-        """
+        """Report whether this rank has a next step: from now on, do not fork."""
         if not self._has_begun:
             self._has_begun = True
             self._running.enter_context(self._signs.beating(lambda: self._asked))
@@ -81,11 +68,7 @@ class StepVotes:
         self._has_ended = not answer
 
     def count(self) -> int:
-        """Return how many ranks have the requested step; wait for the last one.
-
-        Raises:
-            LoaderError: Another rank failed, died or has left the epoch; or the store is gone.
-        """
+        """Return how many ranks have the requested step; wait for the last one."""
         begin = time.monotonic()
         pause_s = interval_of(self._ranks.rank, self._ranks.world_size)
         next_look = begin + pause_s
@@ -111,10 +94,7 @@ class StepVotes:
         return int(told)
 
     def _explain(self, rank: int) -> None:
-        """Raise the reason why `rank` takes no more steps.
-
-        It has failed, or its loop has ended.
-        """
+        """Raise the reason why `rank` takes no more steps: it failed or ended."""
         deadline = time.monotonic() + _EXPLAINED_S
         while time.monotonic() < deadline:
             self._ranks.check()
