@@ -1,7 +1,4 @@
-"""Traversal and change of a pipe's graph, by torchdata's names.
-
-They are the same under every torchdata.
-"""
+"""Traversal and change of a pipe's graph, by torchdata's names."""
 
 from typing import Any
 

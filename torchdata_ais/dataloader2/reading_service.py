@@ -57,14 +57,8 @@ from torchdata_ais.workers.producer import EnvelopeSender, notify_pipes
 def epoch_seeds(seed_generator: Any, ranks: Ranks | None, number: int, *, apart: bool) -> Any:
     """Return an epoch's seed generator; advance `seed_generator` to the next.
 
-    Args:
-        seed_generator: The loader's.
-        ranks: The ranks that share the seed, if they can reach each other.
-        number: How many epochs were started.
-        apart: Whether there are other ranks that cannot be reached.
-
-    Raises:
-        UsageError: The ranks would have different seeds.
+    `number` epochs were started. If there are other ranks that cannot be reached (`apart`), a seed of torch's
+    generator is an error: the ranks would have different ones.
     """
     seed = seed_generator.generate_shared_seed()
     drawn = _drawn_from_torch(seed)
@@ -85,7 +79,7 @@ def epoch_seeds(seed_generator: Any, ranks: Ranks | None, number: int, *, apart:
 
 
 def _drawn_from_torch(seed: int) -> bool:
-    """Report whether `seed` came from torch's present global generator state.
+    """Return whether `seed` came from torch's present global generator state.
 
     Either as torchdata takes it directly, or after a DistributedReadingService has made a seed for all ranks of it.
     """

@@ -57,23 +57,13 @@ class Parts(NamedTuple):
     rest: Any | None
 
     def reading(self) -> list[Any]:
-        """Return the last pipes of all parts that read by themselves.
-
-        The workers' input from the dispatched part does not count.
-        """
+        """Return the last pipes of all parts that read, dispatched items apart."""
         roots = [self.dispatched] if self.dispatched is not None else []
         return roots + find_branches_without(traverse_dps(self.replica), Dispatched)
 
 
 def seed_plan(pipes: Iterable[object], seeds: Any) -> None:
-    """Give a planned stage a seed that all ranks and workers share.
-
-    torchdata would give each its own.
-
-    Args:
-        pipes: Pipes that were seeded already.
-        seeds: The seed generator of torchdata that they were seeded by.
-    """
+    """Give planned stages a seed of `seeds` shared by all ranks and workers."""
     for part in planned_stages(pipes):
         part.set_seed(seeds.generate_shared_seed())
 
@@ -102,11 +92,7 @@ def _would_not_return(pipe: object) -> bool:
 
 
 def cut(pipe: Any) -> Parts:
-    """Cut `pipe` in place: a `Dispatched` replaces the dispatched part.
-
-    Raises:
-        UsageError: More than one branch, or none, could run in worker processes.
-    """
+    """Cut `pipe` in place: a `Dispatched` replaces the dispatched part."""
     dispatched = find_dispatched(traverse_dps(pipe), ShardingRoundRobinDispatcher)
     if dispatched is not None:
         graph = replace_dp(traverse_dps(pipe), dispatched, Dispatched())
@@ -123,29 +109,19 @@ def cut(pipe: Any) -> Parts:
 
 
 def shard(replica: Any, count: int, index: int) -> None:
-    """Give worker `index` of `count` its part.
-
-    Items of the dispatching process are split already.
-    """
+    """Give worker `index` of `count` its part, unless it was dispatched."""
     for root in find_branches_without(traverse_dps(replica), Dispatched):
         apply_sharding(root, count, index, SHARDING_PRIORITIES.MULTIPROCESSING)
 
 
 def shard_over_ranks(parts: Parts, count: int, index: int) -> None:
-    """Give rank `index` of `count` its part.
-
-    A second call with the same numbers changes nothing.
-    """
+    """Give rank `index` of `count` its part; a second call changes nothing."""
     for root in parts.reading():
         apply_sharding(root, count, index, SHARDING_PRIORITIES.DISTRIBUTED)
 
 
 def refuse_second_sharding(parts: Parts) -> None:
-    """Raise if data on some path would be split twice.
-
-    Raises:
-        UsageError: One path has two sharding pipes: each would keep its part of the other's part.
-    """
+    """Raise if one path has two sharding pipes: a part of a part is lost."""
     for root in parts.reading():
         _walk(traverse_dps(root), None, set())
 
@@ -187,9 +163,9 @@ class Reset:
 
 @dataclass(frozen=True)
 class ServicePart:
-    """The part of the pipe that a process runs.
+    """The part of the pipe that a process runs: a `workers.process.PipePart`.
 
-    That of a worker, of the dispatching process, or of a service without workers. It is a `workers.process.PipePart`.
+    It is that of a worker, of the dispatching process, or of a service without workers.
 
     Attributes:
         pipe: The pipe, wrapped by `attach_wrapper`, so that lambdas pickle where dill is installed.

@@ -137,10 +137,7 @@ class FullSync(LookingAhead):
             raise self._too_slow()
 
     def shutdown(self) -> None:
-        """End the thread.
-
-        One that waits for a missing rank is left to end with the process.
-        """
+        """End the thread; one that waits for a missing rank ends with the process."""
         self._ends_within(min(_END_S, self.timeout))
         self._ahead = None
 

@@ -19,10 +19,7 @@ Graph = dict[int, tuple[Any, "Graph"]]
 
 
 def each_pipe(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[Any, Graph]]:
-    """Yield every pipe of `graph` with the graph of its sources, each once.
-
-    A pipe comes before its sources.
-    """
+    """Yield every pipe and the graph of its sources, a pipe before them, once."""
     seen = set() if seen is None else seen
     for number, (pipe, sources) in graph.items():
         if number not in seen:
@@ -141,10 +138,7 @@ def _reconnect(reader: object, old: object, new: object) -> None:
 
 
 def _exchanged(value: object, old: object, new: object) -> Any:
-    """Replace `old` by `new` in nested collections; return the result.
-
-    Collections that can be changed are changed in place.
-    """
+    """Replace `old` by `new` in nested collections, in place where possible."""
     if value is old:
         return new
     if isinstance(value, dict):
@@ -163,10 +157,7 @@ def _exchanged(value: object, old: object, new: object) -> Any:
 
 
 def _sources_first(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[int, object, Graph]]:
-    """Yield every pipe of `graph`, numbered, with the graph of its sources.
-
-    Each pipe comes once, after its sources.
-    """
+    """Yield every pipe, numbered, with its sources' graph, after them, once."""
     seen = set() if seen is None else seen
     for number, (pipe, sources) in graph.items():
         if number not in seen:
@@ -199,8 +190,7 @@ def find_replicable_branches(graph: Graph) -> list[Any]:
 def find_dispatched(graph: Graph, dispatcher: type[Any]) -> Any:
     """Return the last pipe of the part that one process runs for all workers.
 
-    It covers every `dispatcher` of `graph`. None without such a pipe. Where several paths have one, it is the pipe at
-    which these meet.
+    It covers every `dispatcher` of `graph`; where several paths have one, it is the pipe at which these meet.
     """
     dispatchers = [pipe for pipe in list_dps(graph) if isinstance(pipe, dispatcher)]
     inside = {id(above) for pipe in dispatchers for above in list_dps(traverse_dps(pipe))}
@@ -254,11 +244,7 @@ def extract_wrapper(pipe: object) -> Any:
 
 
 def clone(item: _T) -> _T:
-    """Return a copy of a pipe or a service.
-
-    Raises:
-        UsageError: It holds a value that cannot be pickled, such as a lambda where dill is not installed.
-    """
+    """Return a copy of a pipe or a service; raise if it cannot be pickled."""
     copied: _T = loaded(dumped(item))
     return copied
 

@@ -105,10 +105,7 @@ RANDOMNESS_STATE_KEY_NAME = "randomness_state"
 
 
 def check_trust(trust: bool) -> None:
-    """Raise `StateError` unless the caller trusts a state.
-
-    States hold pickles, which can run code.
-    """
+    """Raise `StateError` unless the caller trusts a state: pickles run code."""
     if trust is not True:
         raise StateError.at(
             "a state of DataLoader2 holds a pickled pipe, and unpickling can run any code",
@@ -181,11 +178,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         self.dataloader._resume()
 
     def limit(self, num_batches: int | None) -> None:
-        """Pause after this many items, and again as many after each `resume`.
-
-        Args:
-            num_batches: None takes the limit away.
-        """
+        """Pause after this many items, and again after each `resume`; None: never."""
         self.limit_counter = 0
         self.limit_threshold = num_batches
         self.dataloader._limit(num_batches)

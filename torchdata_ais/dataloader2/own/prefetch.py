@@ -21,15 +21,10 @@ _EXIT_S = 2.0
 
 
 class LookAhead:
-    """A thread that takes items ahead of its reader.
+    """A thread that takes items ahead of its reader, `size` of them at most.
 
-    It refers to the items, and never to the pipe that reads.
-
-    Args:
-        items: The items to take.
-        size: How many items may wait.
-        keeps_full: Whether the thread fills its queue before it pauses or ends.
-        name: Of the thread.
+    It refers to the items, and never to the pipe that reads. With `keeps_full` it fills its queue before it pauses or
+    ends.
     """
 
     def __init__(
@@ -64,10 +59,7 @@ class LookAhead:
         raise StopIteration if error is None else error
 
     def pause(self, timeout: float | None = None) -> bool:
-        """Stop taking items; report whether the current one came in time.
-
-        The limit is `timeout` seconds.
-        """
+        """Stop taking items; return whether the current one came in time."""
         with self._change:
             self._paused = True
             return self._wait_for(lambda: not self._busy, timeout)
@@ -92,10 +84,7 @@ class LookAhead:
         return not self._thread.is_alive()
 
     def end(self) -> None:
-        """End the thread at the interpreter's exit.
-
-        An item that takes longer is left.
-        """
+        """End the thread at the interpreter's exit; leave an item that takes long."""
         self.close()
         self.join(_EXIT_S)
 
@@ -206,10 +195,7 @@ class Prefetcher(LookingAhead):
         self.buffer_size = buffer_size
 
     def _taken(self) -> Iterable[object]:
-        """Yield the items for the thread.
-
-        Does not refer to `self`, which would keep a forgotten pipe alive.
-        """
+        """Yield items for the thread, without `self`: a pipe may be forgotten."""
         source: Iterable[object] = self.source_datapipe
         return source
 
@@ -246,10 +232,7 @@ class Prefetcher(LookingAhead):
 
 
 def pin_memory_fn(data: object, device: object = None) -> Any:
-    """Return `data` with its tensors in page-locked memory.
-
-    Other values with a method ``pin_memory`` are pinned, too.
-    """
+    """Return `data` with all that has ``pin_memory`` in page-locked memory."""
     if hasattr(data, "pin_memory"):
         return data.pin_memory()
     if isinstance(data, Mapping):
@@ -262,10 +245,7 @@ def pin_memory_fn(data: object, device: object = None) -> Any:
 
 
 def made_like(data: Any, values: object) -> Any:
-    """Return `values` in the type of `data`, or as they are.
-
-    The latter if such a type cannot be made from them.
-    """
+    """Return `values` in the type of `data`, or as they are if that fails."""
     try:
         return type(data)(values)
     except TypeError:

@@ -61,10 +61,7 @@ class PhiloxEngine:
         return number
 
     def spawn(self, index: int) -> PhiloxEngine:
-        """Return engine number `index` of those of the seed.
-
-        It does not depend on the numbers drawn.
-        """
+        """Return engine `index` of those of the seed, whatever was drawn."""
         assert index >= 0, f"Expected a non-negative value for spawn, but found {index}"
         assert self._seed is not None, "Please provide seed to PhiloxEngine"
         return PhiloxEngine(_block(_block(self._seed, 0)[0], index // 2 * 2)[index % 2])
@@ -111,11 +108,7 @@ class SeedGenerator:
         return self._worker_rng.generate()
 
     def spawn(self, worker_id: int, inplace: bool = False) -> SeedGenerator:
-        """Return the generator of a worker, or become it.
-
-        Raises:
-            UsageError: The number is negative.
-        """
+        """Return the generator of a worker, or become it."""
         if worker_id < 0:
             raise UsageError.at(f"worker_id={worker_id}", todo="workers and ranks are numbered from 0")
         other = self

@@ -20,12 +20,7 @@ LimitFunction = Callable[[Any, "int | None"], Any]
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """Number of this worker, and of all workers.
-
-    Attributes:
-        num_workers: How many there are.
-        worker_id: This one, from 0.
-    """
+    """Number of this worker, from 0, and of all workers."""
 
     num_workers: int
     worker_id: int
@@ -42,10 +37,7 @@ class ReadingServiceInterface(ABC):
         """Return the pipe for the main process; called once, before epoch 0."""
 
     def finalize(self) -> None:  # noqa: B027 - who starts nothing has nothing to end
-        """Release all resources.
-
-        Called when the loader is shut down, and when the service is forgotten.
-        """
+        """Release all resources, at shutdown or when the service is forgotten."""
 
     def initialize_iteration(
         self,
@@ -82,10 +74,7 @@ class CheckpointableReadingServiceInterface(ReadingServiceInterface):
 
     @abstractmethod
     def restore(self, datapipe: object, serialized_state: bytes) -> Any:
-        """Return the pipe to iterate, resumed at `serialized_state`.
-
-        Called in place of `initialize`.
-        """
+        """Return the pipe, resumed; called in place of `initialize`."""
 
 
 class InProcessReadingService(ReadingServiceInterface):
