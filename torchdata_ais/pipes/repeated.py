@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, islice
 from typing import Any
 
 from torchdata_ais._util.arguments import check_number
@@ -22,31 +22,33 @@ from torchdata_ais.pipes.planned.shared_seed import (
 )
 
 
-class SourcePasses:
-    """Goes through a pipe several times.
+def passes(begin: Callable[[], Iterable[object]], most: int | None = None) -> Iterator[Any]:
+    """Yield the items of `most` started passes; one without items is the last."""
+    for _ in count() if most is None else range(most):
+        empty = True
+        for item in begin():
+            empty = False
+            yield item
+        if empty:
+            return
+
+
+def _beginning(source: IterDataPipe[object], seed: int) -> Callable[[], Iterable[object]]:
+    """Return a function that begins the next pass over `source`.
 
     From the second pass on, the random stages of the pipe get seeds that follow from `seed`, equal in every rank and
     worker, and the number of the pass. Left alone, torch's ``.shuffle()`` would draw another one in each worker: the
     sharding filter would then split different orders, and shards would be lost and doubled.
     """
+    numbers = count()
 
-    def __init__(self, source: IterDataPipe[object], seed: int) -> None:
-        self._source = source
-        self._seed = seed
-        self.begun = 0
+    def begin() -> Iterable[object]:
+        number = next(numbers)
+        if number:
+            reseed(source, mix_seed(seed, "pass", number))
+        return source
 
-    def items(self, most: int | None = None) -> Iterator[Any]:
-        """Yield the items of the next passes, until `most`, or an empty one."""
-        while most is None or self.begun < most:
-            if self.begun:
-                reseed(self._source, mix_seed(self._seed, "pass", self.begun))
-            self.begun += 1
-            empty = True
-            for item in self._source:
-                empty = False
-                yield item
-            if empty:
-                return
+    return begin
 
 
 @stage("repeated")
@@ -99,8 +101,8 @@ class Repeater(Pipe[Any]):
         return ", ".join(shown + ([] if self._nbatches is None else [f"nbatches={self._nbatches}"]))
 
     def _items(self) -> Iterator[object]:
-        passes = SourcePasses(self._source, self.epoch_seed.next_epoch_of(self))
-        yield from islice(passes.items(self._nepochs), self._nbatches)
+        begin = _beginning(self._source, self.epoch_seed.next_epoch_of(self))
+        yield from islice(passes(begin, self._nepochs), self._nbatches)
 
 
 @stage("with_epoch")
@@ -157,18 +159,18 @@ class EpochSetter(Pipe[Any]):
 
     def _items(self) -> Iterator[object]:
         if self._live is None:
-            passes = SourcePasses(self._source, self.epoch_seed.next_epoch_of(self))
-            self._live = passes, passes.items()
+            begin = _beginning(self._source, self.epoch_seed.next_epoch_of(self))
+            self._live = begin, passes(begin)
         for _ in range(self._share()):
             yield self._next()
 
     def _next(self) -> object:
-        passes, items = self._live
+        begin, items = self._live
         try:
             return next(items)
         except BaseException as error:
             # The generator is spent: the next epoch begins a new pass.
-            self._live = passes, passes.items()
+            self._live = begin, passes(begin)
             if not isinstance(error, StopIteration):
                 raise
             instances, _ = instances_of(sharder_above(self._source))

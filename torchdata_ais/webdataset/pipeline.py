@@ -21,6 +21,7 @@ from torchdata_ais.pipes.base.seed import seed_shufflers
 from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
 from torchdata_ais.pipes.base.torch_stages import stage_of
 from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.pipes.repeated import passes
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.webdataset import filters
 from torchdata_ais.webdataset.cache import StreamingOpen
@@ -35,7 +36,7 @@ from torchdata_ais.webdataset.shardlists import (
 )
 from torchdata_ais.webdataset.shuffling import shuffle
 from torchdata_ais.webdataset.tariterators import tar_file_expander, tarfile_samples, url_opener
-from torchdata_ais.webdataset.utils import PipelineStage, Place, passes, pytorch_worker_info, run_seed
+from torchdata_ais.webdataset.utils import PipelineStage, Place, pytorch_worker_info, run_seed
 
 logger = logging.getLogger("torchdata_ais")
 

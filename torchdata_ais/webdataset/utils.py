@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 from torch.utils.data import get_worker_info
 
 from torchdata_ais._util.world import known_ranks
 from torchdata_ais.pipes.base.seed import mix_seed
+from torchdata_ais.pipes.repeated import passes
 from torchdata_ais.webdataset.left_out import explaining
 
 enforce_security = os.environ.get("WDS_SECURE", "0") not in ("", "0")
@@ -136,17 +137,6 @@ def repeatedly(
         yield batch
         samples += 0 if nsamples is None else batchsize(batch)
         if nsamples is not None and samples >= nsamples:
-            return
-
-
-def passes(begin: Callable[[], Iterable[object]], most: int | None = None) -> Iterator[Any]:
-    """Yield the items of `most` started passes; one without items is the last."""
-    for _ in count() if most is None else range(most):
-        empty = True
-        for item in begin():
-            empty = False
-            yield item
-        if empty:
             return
 
 

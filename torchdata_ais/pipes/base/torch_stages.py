@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from traceback import walk_stack
-from types import CodeType, FrameType
+from types import FrameType
 
 from torchdata_ais.pipes.base.contract import Effect, MemoryBound, Stage
 from torchdata_ais.pipes.base.meter import StageStats
@@ -82,14 +82,8 @@ def stage_at_work(pipe: IterDataPipe[object], frame: FrameType | None) -> IterDa
     codes = [one.f_code for one in reversed(frames)]
     found, begin = None, 0
     for stage in upstream(pipe):
-        code = _code_of(stage)
+        method = getattr(type(stage), stage_of(stage).loop if isinstance(stage, Pipe) else "__iter__")
+        code = inspect.unwrap(method).__code__  # inside torch's wrapper, of stages that are not ours
         if code in codes[begin:]:
             found, begin = stage, codes.index(code, begin) + 1
     return found
-
-
-def _code_of(pipe: IterDataPipe[object]) -> CodeType:
-    """Return the code of a stage's generator, inside torch's wrapper."""
-    method = getattr(type(pipe), stage_of(pipe).loop if isinstance(pipe, Pipe) else "__iter__")
-    code: CodeType = inspect.unwrap(method).__code__
-    return code
