@@ -19,15 +19,12 @@ class StageCounts(msgspec.Struct):
     """Counts of one stage, in one process or in several.
 
     Attributes:
-        name: The name it is chained by.
-        text: The stage with its arguments.
         sources: The stages it reads from, by their index.
         reads: Whether it reads shards or objects.
         metered: Whether it was measured.
         out: Items given out.
         seconds: Time spent in it and in the stages upstream.
         wall_s: Time from its first item to its last.
-        stats: Its counters.
     """
 
     name: str
@@ -53,15 +50,12 @@ class Report(msgspec.Struct):
     """Counts of the stages of a pipe, the first stage first.
 
     Attributes:
-        stages: One a stage.
-        processes: In how many processes.
-        wall_s: Seconds they were at it, all together.
+        wall_s: Seconds the processes were at it, all together.
         sending_s: Seconds of it that handing items over took.
         in_workers: Whether these were worker processes.
         idle: How many had nothing to read; None where that is to be seen from the stages.
         recorded: The records of batches, where requested.
-        ranks: Of which ranks; empty where there are no others.
-        world: How many ranks there are.
+        ranks, world: Of which ranks, empty where there are no others; how many there are.
     """
 
     stages: list[StageCounts]

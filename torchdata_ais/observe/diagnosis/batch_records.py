@@ -33,17 +33,14 @@ class BatchRecord(msgspec.Struct, array_like=True):
     the fields after it for them all, in the others these are empty.
 
     Attributes:
-        iteration: The number of the iteration of its process's pipe.
-        number: Its number in that, from 0.
+        iteration, number: Of its process's pipe, and of the batch in that, from 0.
         begun: Start of its making, in seconds since 1970.
         made_s: How long that took.
         keys: Digest of the samples' keys, where the batch has a column ``__key__``; else of key and shard of the last
             sample processed: two runs of one order have the same.
         wait_s: Seconds of `made_s` spent waiting for bytes, without `delayed_s`.
         first_byte_s: Seconds until the first byte of the objects opened for it, together.
-        requests: Requests that ended meanwhile.
-        bytes: Bytes read meanwhile.
-        retries: Requests made again meanwhile.
+        requests, bytes, retries: Requests that ended, bytes read, requests made again meanwhile.
         own_s: Seconds that each stage worked for it, in the order of `Recorded.stages`, without `delayed_s`; empty
             where none is counted.
         delayed_s: Seconds of `made_s` in which the thread was ready to run and the machine had no processor for it; 0
@@ -69,8 +66,7 @@ class Taken(msgspec.Struct, array_like=True):
 
     Attributes:
         step: The number of the batch in this rank's loader, from 0.
-        worker: The worker that made it.
-        iteration, number: See `BatchRecord`.
+        worker, iteration, number: The worker that made it; see `BatchRecord`.
         at: When it was taken, in seconds since 1970.
         waited_s: How long the loop had waited for it.
     """
@@ -84,13 +80,7 @@ class Taken(msgspec.Struct, array_like=True):
 
 
 class Doing(msgspec.Struct, array_like=True):
-    """Activity of a process that has been making a batch for seconds.
-
-    Attributes:
-        seconds: For how long.
-        stage: The current stage.
-        reads: Whether that stage reads.
-    """
+    """Stage, reading or not, of a process making a batch for `seconds`."""
 
     seconds: float
     stage: str
@@ -101,11 +91,9 @@ class Recorded(msgspec.Struct):
     """Records of one process since its last report.
 
     Attributes:
-        pid: The process.
         stages: Names of the stages that were measured, with arguments; the first stage first.
         batches: Batches it made.
-        requests: Requests that ended.
-        under_way: Those that had not, at its last report.
+        requests, under_way: Requests that ended, and those that had not, at its last report.
         doing: Its activity, if it has been making a batch for long.
     """
 

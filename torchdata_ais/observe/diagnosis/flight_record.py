@@ -24,8 +24,6 @@ class ProcessPart(msgspec.Struct):
     """One process.
 
     Attributes:
-        name: Which it is.
-        pid: Its process id.
         stacks: The stacks of its threads, as faulthandler writes them.
         under_way: Requests that had not ended; `took_s` is the time so far.
         ended: The last requests that had.
@@ -48,10 +46,8 @@ class Flight(msgspec.Struct):
     """Activity of one rank.
 
     Attributes:
-        version: Version of this format.
         why: The event.
         at: When, in seconds since 1970 by the clock of its node.
-        rank: Data about the rank.
         taken: The last batches that came to the training loop.
         processes: Its processes, the main one first.
     """

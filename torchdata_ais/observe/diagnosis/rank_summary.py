@@ -94,13 +94,10 @@ _MOST_RANKS = 1 << 20
 
 
 class Served(msgspec.Struct, array_like=True):
-    """Requests of a rank for one shard.
+    """Requests of a rank for one shard; host and worker are those of the last.
 
     Attributes:
-        host: The host that served it last.
-        requests: How many requests it took.
         seconds: Time until their first bytes, and waiting for the rest.
-        worker: The worker of the last request.
     """
 
     host: str
@@ -118,10 +115,8 @@ class WorkerSummary(msgspec.Struct):
     """Work of one worker for a rank.
 
     Attributes:
-        worker: Its number.
         pid: Its process; 0 before its first report.
-        batches: Batches it made.
-        made_s: Seconds that took.
+        made_s: Seconds that making its batches took.
         network_s: Those of them spent waiting for bytes.
         delayed_s: Those in which the machine had no processor for it; in none of the others.
         own_s: Stage -> seconds it worked.
@@ -148,20 +143,14 @@ class RankSummary(msgspec.Struct):
     The first batch of each worker in an epoch is left out: processes start, connections open.
 
     Attributes:
-        rank, ranks: Which rank of how many.
-        node, pid: Where it runs.
         told: When this was written, in seconds since 1970 by the clock of `node`.
-        epoch: The epoch under way.
         step: Batches given so far.
         wait: How long the training loop waited for a batch: its readiness.
         loop: How long the loop took with one.
         places: Line of the program -> how often it was there, of the samples taken while the loop had a batch.
-        workers: Its workers.
         targets: Host -> seconds a request took.
         shards: The shards that took longest a request.
         skipped: Error class -> samples given up.
-        bytes: Bytes read.
-        retries: Requests made again.
         waiting_s: How long the loop has waited for the batch that it waits for now; 0 if it has one.
         ended: How the run ended; empty while it runs.
         silent_s: The age of this report, by the reader's clock; 0 where the run has ended.

@@ -92,16 +92,11 @@ def _line(done: int, samples: int, total: int | None, seconds: float) -> str:
 
 
 def _shown(title: str, total: int | None) -> AbstractContextManager[Show]:
-    if _in_notebook():
+    ipython = sys.modules.get("IPython")  # not imported for the answer
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None and hasattr(shell, "kernel"):  # it shows HTML
         return _notebook(title, total)
     return _terminal(title, total) if sys.stderr.isatty() else nullcontext(lambda _done, _text: None)
-
-
-def _in_notebook() -> bool:
-    """Return whether this is a kernel that shows HTML; import no IPython."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
 
 
 @dataclass(repr=False)
