@@ -62,12 +62,6 @@ class Parts(NamedTuple):
         return roots + find_branches_without(traverse_dps(self.replica), Dispatched)
 
 
-def seed_plan(pipes: Iterable[object], seeds: Any) -> None:
-    """Give planned stages a seed of `seeds` shared by all ranks and workers."""
-    for part in planned_stages(pipes):
-        part.set_seed(seeds.generate_shared_seed())
-
-
 def planned_stages(pipes: Iterable[object]) -> list[PlannedStage]:
     """Return the stages that read by a plan."""
     return [part for part in pipes if isinstance(part, PlannedStage)]
@@ -217,8 +211,10 @@ class ServicePart:
         if self.reset_fn is not None:
             pipe = self.reset_fn(pipe, self.info, reset.seeds)
         pipes = all_pipes(pipe)
-        seed_plan(pipes, reset.seeds)
-        for stage, call in zip(planned_stages(pipes), reset.calls, strict=False):
+        stages = planned_stages(pipes)
+        for stage in stages:  # shared by all ranks and workers: torchdata would give each its own
+            stage.set_seed(reset.seeds.generate_shared_seed())
+        for stage, call in zip(stages, reset.calls, strict=False):
             stage.take_call(call)
         notify_pipes(pipes, reset.epoch, reset.extras)
         return pipe

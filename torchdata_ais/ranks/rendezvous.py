@@ -111,7 +111,8 @@ def begin_together(
             )  # fmt: skip
         return listing.compared(), None
     arguments = rows_of(f"{name}={value!r}" for name, value in settings.items())
-    told = [Table("the arguments", arguments), _stages(pipe)]
+    names = [getattr(stage, "functional_name", "") or type(stage).__name__ for stage in upstream(pipe)]
+    told = [Table("the arguments", arguments), Table("the stages", rows_of(names))]
     try:
         with ranks.alive():
             check_planned(pipe)
@@ -224,11 +225,6 @@ def _raise_verdict(verdict: dict[str, Any]) -> None:
             todo="give all ranks the same pipe and the same arguments",
         )
     )
-
-
-def _stages(pipe: IterDataPipe[object]) -> Table:
-    names = [getattr(stage, "functional_name", "") or type(stage).__name__ for stage in upstream(pipe)]
-    return Table("the stages", rows_of(names))
 
 
 def _difference(name: str, theirs: Sequence[Row], ours: Sequence[Row], rank: int) -> str | None:

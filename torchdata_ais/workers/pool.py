@@ -343,15 +343,12 @@ class Pool:
             elif message.kind is Kind.FAILED:
                 error = worker.its_error(message)
                 if isinstance(error, WorkerDiedError):  # it met the end of the dispatching process: name that
-                    self._wait_for_the_dead()
+                    if self._dispatcher is not None:
+                        self._dispatcher.process.join(0.5)
+                    self._look_after_all()
                 raise error
             else:
                 return message
-
-    def _wait_for_the_dead(self) -> None:
-        if self._dispatcher is not None:
-            self._dispatcher.process.join(0.5)
-        self._look_after_all()
 
     def _open(self, worker: Peer, message: Message) -> object:
         """Rebuild the item, note its extras, and let the worker make the next one."""

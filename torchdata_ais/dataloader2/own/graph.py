@@ -97,7 +97,10 @@ def replace_dp(graph: Graph, old_datapipe: object, new_datapipe: Any) -> Graph:
     last = last_pipe(graph)
     for reader, sources in each_pipe(graph):
         if id(old_datapipe) in sources:
-            _reconnect(reader, old_datapipe, new_datapipe)
+            for name, value in list(vars(reader).items()):
+                other = _exchanged(value, old_datapipe, new_datapipe)
+                if other is not value:
+                    setattr(reader, name, other)
     return traverse_dps(last)
 
 
@@ -128,13 +131,6 @@ def remove_dp(graph: Graph, datapipe: Any) -> Graph:
         )
     ((source, _),) = sources.values()
     return replace_dp(graph, datapipe, source)
-
-
-def _reconnect(reader: object, old: object, new: object) -> None:
-    for name, value in list(vars(reader).items()):
-        other = _exchanged(value, old, new)
-        if other is not value:
-            setattr(reader, name, other)
 
 
 def _exchanged(value: object, old: object, new: object) -> Any:

@@ -6,7 +6,7 @@ import pickle
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 from typing_extensions import Self
 
@@ -55,11 +55,6 @@ class Shuffle(Adapter):
         return apply_shuffle_settings(datapipe, shuffle=self.enable)
 
 
-@runtime_checkable
-class _Waits(Protocol):
-    def set_timeout(self, timeout: float) -> None: ...
-
-
 class CacheTimeout(Adapter):
     """Sets the seconds that pipes wait for a file entering a cache.
 
@@ -81,7 +76,7 @@ class CacheTimeout(Adapter):
     def __call__(self, datapipe: Any) -> Any:
         """Return the pipe, set so."""
         for pipe in list_dps(traverse_dps(datapipe)):
-            if isinstance(pipe, _Waits):
+            if hasattr(pipe, "set_timeout"):
                 pipe.set_timeout(self.timeout)
         return datapipe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
 
@@ -299,25 +299,15 @@ class _Pinned:
             yield self._pin(item, self._device)
 
 
-@runtime_checkable
-class _Pauses(Protocol):
-    def pause(self) -> None: ...
-
-
-@runtime_checkable
-class _Resumes(Protocol):
-    def resume(self) -> None: ...
-
-
 def pause(pipe: object, unless: Callable[[Any], bool] = lambda _: False) -> None:
     """Pause the pipes that can pause, those nearest to the end first."""
     for part in all_pipes(pipe) if pipe is not None else ():
-        if isinstance(part, _Pauses) and not unless(part):
+        if hasattr(part, "pause") and not unless(part):
             part.pause()
 
 
 def resume(pipe: object) -> None:
     """Resume them, the sources first."""
     for part in reversed(all_pipes(pipe) if pipe is not None else []):
-        if isinstance(part, _Resumes):
+        if hasattr(part, "resume"):
             part.resume()
