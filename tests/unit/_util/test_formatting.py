@@ -29,7 +29,7 @@ from torchdata_ais import (
     stats,
 )
 from torchdata_ais._util.formatting import value_text
-from torchdata_ais.observe.display.rows import Choice, find, text_of
+from torchdata_ais.observe.display.rows import find, text_of
 from torchdata_ais.testing import write_shard
 
 
@@ -194,7 +194,7 @@ def test_help_and_signature_of_a_stage_are_those_of_its_class(shard: str) -> Non
 
 def test_a_contact_sheet_has_class_names_and_captions(shard: str) -> None:
     sample = {name: value for name, value in first(shard, "pil").items() if name != "png"}
-    found = find(sample, Choice())
+    found = find(sample)
     assert (found.label, found.caption) == (1, "a red <card>")
     both, alone = (contact_sheet([sample], label=label) for label in (None, "cls"))
     assert both.size[1] > alone.size[1], "the caption has a line of its own"

@@ -150,14 +150,6 @@ MASK_VALUES = 32
 """An image with more different values than this is not taken for a mask."""
 
 
-class Choice(NamedTuple):
-    """Fields to show; None: detect it, False: omit label or mask."""
-
-    image: str | int | None = None
-    label: str | int | bool | None = None
-    mask: str | int | bool | None = None
-
-
 class Found(NamedTuple):
     """Displayed parts of one sample."""
 
@@ -194,12 +186,16 @@ def rows_of(data: Any, count: int) -> list[Row]:
     return [dict(enumerate(data))]
 
 
-def find(row: Row, choice: Choice) -> Found:
-    """Return image, label and mask of a row; raise for a field not there."""
+def find(
+    row: Row,
+    image: str | int | None = None,
+    label: str | int | bool | None = None,
+    mask: str | int | bool | None = None,
+) -> Found:
+    """Return fields of a row; None: detect it, False: omit label or mask."""
     shown = {name: shown_as(name, value) for name, value in row.items() if not str(name).startswith("__")}
     images = [name for name, value in shown.items() if is_image(value)]
     masks = [name for name in images if is_mask_name(name)]
-    image = choice.image
     if image is None:
         image = next((name for name in images if name not in masks), images[0] if images else None)
     if image is None or image not in shown:
@@ -212,9 +208,9 @@ def find(row: Row, choice: Choice) -> Found:
     key = {"__key__": row["__key__"]} if "__key__" in row else {}
     return Found(
         shown[image],
-        _chosen({**shown, **key}, choice.label, "label", lambda: _label(row, shown)),
-        _chosen(shown, choice.mask, "mask", lambda: _mask(shown, masks or images, image)),
-        _named(shown, _CAPTIONS) if choice.label is None and _named(shown, _CLASSES) is not None else None,
+        _chosen({**shown, **key}, label, "label", lambda: _label(row, shown)),
+        _chosen(shown, mask, "mask", lambda: _mask(shown, masks or images, image)),
+        _named(shown, _CAPTIONS) if label is None and _named(shown, _CLASSES) is not None else None,
     )
 
 

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from torchdata_ais._util.arguments import checked
 from torchdata_ais.errors import UsageError
-from torchdata_ais.observe.display.rows import Choice, find, rows_of, text_of, tinted, to_mask, to_picture
+from torchdata_ais.observe.display.rows import find, rows_of, text_of, tinted, to_mask, to_picture
 
 _GAP = 6
 _STRIP = 18  # height of the line under a tile
@@ -82,7 +82,7 @@ def contact_sheet(
         raise UsageError.at("there is nothing to show: the batch is empty")
     tiles = []
     for row in rows:
-        found = find(row, Choice(image, label, mask))
+        found = find(row, image, label, mask)
         picture = to_picture(found.image, mean, std)
         picture.thumbnail((size, size))
         scale = size / max(picture.size)

@@ -13,7 +13,7 @@ from PIL import Image
 from torchdata_ais.errors import UsageError
 from torchdata_ais.examples.pets import CLASSES, make_pets
 from torchdata_ais.observe.display import contact_sheet
-from torchdata_ais.observe.display.rows import Choice, find, rows_of, text_of, to_mask, to_picture
+from torchdata_ais.observe.display.rows import find, rows_of, text_of, to_mask, to_picture
 
 RED, GREEN = (250, 0, 0), (0, 250, 0)
 SIZE = 32
@@ -138,13 +138,13 @@ def test_a_mask_decoded_as_a_picture_is_still_a_mask() -> None:
 
 def test_image_label_and_mask_are_found_or_named() -> None:
     (pet,) = make_pets(1)
-    found = find(pet, Choice())
+    found = find(pet)
     assert (found.image.size, found.label, found.mask.mode) == ((500, 375), int(pet["cls"]), "L")
-    assert find(pet, Choice(image="trimap.png")).image.mode == "L"
-    assert find(pet, Choice(label="__key__")).label == pet["__key__"]
-    assert find(pet, Choice(label=False, mask=False))[1:3] == (None, None)
+    assert find(pet, image="trimap.png").image.mode == "L"
+    assert find(pet, label="__key__").label == pet["__key__"]
+    assert find(pet, label=False, mask=False)[1:3] == (None, None)
     photo = np.arange(SIZE * SIZE, dtype=np.uint16).reshape(SIZE, SIZE)
-    assert find({0: flat(RED), 1: photo}, Choice()).mask is None  # a second photograph
+    assert find({0: flat(RED), 1: photo}).mask is None  # a second photograph
 
 
 @pytest.mark.parametrize(
