@@ -21,9 +21,6 @@ _MISSING: object = ...  # what help() can show
 def first_field(sample: Mapping[str, object], spec: str) -> Any:
     """Return the first field of `sample` that `spec` names.
 
-    Raises:
-        MissingFieldError: None of them is there.
-
     Example:
         >>> first_field({"png": 1}, "jpg;png")
         1

@@ -19,10 +19,7 @@ _END = object()
 
 
 def several_pipes(source: object, others: tuple[object, ...]) -> list[IterDataPipe[object]]:
-    """Return the pipes to mix: `source` and `others`, or those in a list.
-
-    A pipe given twice is copied: torch allows one iterator of a pipe at a time.
-    """
+    """Return the pipes to mix: `source` and `others`, or those in a list."""
     given = list(source) if not others and isinstance(source, (list, tuple)) else [source, *others]
     if not given:
         raise UsageError.at("there is nothing to mix", todo="pass pipes: RoundRobin([a, b])")
@@ -35,6 +32,7 @@ def several_pipes(source: object, others: tuple[object, ...]) -> list[IterDataPi
                 "several pipes of which one begins with .read_samples() cannot be mixed: each plan holds for one pipe",
                 todo="mix indexes: .read_samples() of a Mixture({index: weight, ...})",
             )
+        # torch allows one iterator of a pipe at a time.
         pipes.append(copy.deepcopy(pipe) if any(pipe is other for other in pipes) else pipe)
     return pipes
 

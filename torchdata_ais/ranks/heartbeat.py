@@ -73,7 +73,6 @@ class Beat(msgspec.Struct, array_like=True):
     Attributes:
         count: Number of earlier ones; 0: the rank starts and has sent none yet.
         step: How many steps it has requested.
-        pid, host: Where it runs.
         machine: The same for processes that see each other's numbers; empty if unknown.
         started: When the process began, as its system counts: a later one of the same number has another.
     """

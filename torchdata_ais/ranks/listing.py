@@ -36,8 +36,6 @@ class Table(msgspec.Struct):
     """The rows of one source of a pipe, in order.
 
     Attributes:
-        name: Which source.
-        rows: Its rows.
         listed: Whether it came from a listing, so that one rank's can serve all.
         told: Whether it is a lister's arguments, and not its result.
         parts: For a lister, the key of each of its sources and the number of its rows.

@@ -131,8 +131,7 @@ class FileCache(StreamingOpen):
 
     Args:
         cache_dir: The folder; by default ``_cache``.
-        url_to_name: No effect: a file is kept under its name, version and checksum.
-        verbose: No effect.
+        url_to_name, verbose: No effect: a file is kept under its name, version and checksum.
         validator: Called with the path of a file that was fetched; False is an error. Size and checksum are checked
             before it.
         handler: Called when a shard cannot be fetched.

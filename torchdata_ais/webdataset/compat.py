@@ -153,10 +153,6 @@ def behind(source: object, stage: object) -> DataPipeline:
 class Processor:
     """A filter to put after a dataset, as webdataset's README writes it.
 
-    Args:
-        make: A filter.
-        *args, **named: Its arguments.
-
     Example:
         >>> list(Processor(filters.map, str)([1, 2]))
         ['1', '2']
@@ -222,12 +218,8 @@ class WebDataset(DataPipeline, FluidInterface):
         adjacent: A key that comes back later in its shard is an error, or a separate sample (``"split"``).
         require: Fields that every sample must have.
         cache: `torchdata_ais.store.ObjectCache`, to keep whole shards in a folder; of web files, too.
-        open_shards: As in `torchdata_ais.AISFileLoader`.
-        prefetch_bytes: As in `torchdata_ais.AISFileLoader`.
-        retry: As in `torchdata_ais.AISFileLoader`.
-        max_errors: As in `torchdata_ais.AISFileLoader`.
+        open_shards, prefetch_bytes, retry, max_errors, safety: As in `torchdata_ais.AISFileLoader`.
         cluster: See `torchdata_ais.store.Cluster`.
-        safety: As in `torchdata_ais.AISFileLoader`.
 
     Yields:
         `Sample`: a dict ``{"__key__": str, "__url__": str, field: bytes, ...}``.

@@ -68,10 +68,6 @@ class RandomMix(IterableDataset[Any]):
 class MockDataset(IterableDataset[Any]):
     """Yield the same sample again and again.
 
-    Args:
-        sample: The sample.
-        length: How often.
-
     Example:
         >>> list(MockDataset({"cls": 1}, 2))
         [{'cls': 1}, {'cls': 1}]

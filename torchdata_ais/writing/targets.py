@@ -33,12 +33,7 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class Target(ABC):
-    """Takes bytes, and publishes them under a name on request.
-
-    Attributes:
-        name: Its name in messages.
-        size: Bytes written so far.
-    """
+    """Takes bytes, and publishes them under a name on request."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -291,10 +286,7 @@ def compression_for(name: object, compress: bool | str | None) -> str:
 
 
 def new_compressor(kind: str) -> Compressor | None:
-    """Return a compressor of one stream; None for ``""``.
-
-    The same data give the same bytes: no time is written.
-    """
+    """Return a compressor of one stream, without the time; None for ``""``."""
     if kind == "gz":
         return zlib.compressobj(6, zlib.DEFLATED, 31)  # gzip framing, time 0
     if kind == "bz2":

@@ -192,13 +192,7 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class Lacking(NamedTuple):
-    """A field that some samples have, and others do not.
-
-    Attributes:
-        field: Its name.
-        number: How many samples do not have it.
-        first: The key of the first of them.
-    """
+    """A field, how many samples do not have it, and the key of the first."""
 
     field: str
     number: int

@@ -7,13 +7,7 @@ from typing import Any
 
 
 class LocalQueue:
-    """A queue for one thread: nothing waits.
-
-    Args:
-        name: The queue's name.
-
-    Raises:
-        queue.Empty: `get` found nothing.
+    """A queue for one thread: `get` raises `queue.Empty`, and never waits.
 
     Example:
         >>> line = LocalQueue()

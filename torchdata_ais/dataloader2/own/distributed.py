@@ -70,12 +70,8 @@ class FullSync(LookingAhead):
     Memory:
         One item, and one under way.
 
-    Args:
-        datapipe: The pipe.
-        timeout: How long, in seconds, to wait for an item of this rank or of another.
-
     Raises:
-        StallError: Nothing came for `timeout` seconds.
+        StallError: No item of this rank or of another came for `timeout` seconds.
         LoaderError: torch.distributed is not initialised; another rank failed or is gone.
     """
 
@@ -160,12 +156,7 @@ class DistributedReadingService(ReadingServiceInterface):
 
     All ranks get equal seeds. A ``.fullsync()`` is put at the end of the pipe unless it has one: every rank yields as
     many items as the rank with fewest. `MultiProcessingReadingService` shards over ranks by itself, and drops nothing.
-
-    Args:
-        timeout: How long, in seconds, a rank waits for the others.
-
-    Raises:
-        LoaderError: torch.distributed is missing or not initialised.
+    A rank waits `timeout` seconds for the others.
     """
 
     def __init__(self, timeout: float = _TIMEOUT_S) -> None:
@@ -211,14 +202,8 @@ class ShardingRoundRobinDispatcher(IterDataPipe[Any]):
     """Marks that the pipes before it run once, in a separate process.
 
     `MultiProcessingReadingService` starts that process. Takes and yields any items; worker w of n gets items w, w + n,
-    w + 2n and so on. Without worker processes it yields its input.
-
-    Args:
-        source_datapipe: The pipe.
-        sharding_group_filter: ``SHARDING_PRIORITIES.MULTIPROCESSING``, the only value.
-
-    Raises:
-        UsageError: Another `sharding_group_filter`.
+    w + 2n and so on. Without worker processes it yields its input. The only `sharding_group_filter` is
+    ``SHARDING_PRIORITIES.MULTIPROCESSING``.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper

@@ -61,9 +61,7 @@ def graph_of(pipe: Any, graph: Graph) -> Graph:
 def list_dps(graph: Graph, exclude_dps: object = None) -> list[Any]:
     """Return every pipe of `graph` once, breadth first from the last one.
 
-    Args:
-        graph: The result of `traverse_dps`.
-        exclude_dps: A pipe, or several: they and all they read from are left out.
+    A pipe of `exclude_dps`, or several, are left out, and all they read from.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper
@@ -105,12 +103,7 @@ def replace_dp(graph: Graph, old_datapipe: object, new_datapipe: Any) -> Graph:
 
 
 def remove_dp(graph: Graph, datapipe: Any) -> Graph:
-    """Remove a pipe with one source from the graph, in place.
-
-    Returns the new graph.
-
-    Raises:
-        LoaderError: The pipe has no source, or several: nothing could replace it.
+    """Remove a pipe with one source in place; return the new graph.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper
@@ -246,9 +239,7 @@ def clone(item: _T) -> _T:
 
 
 def set_datapipes_seed(datapipes: Iterable[object], seed_generator: Any, distributed_shared: bool) -> None:
-    """Seed each of these pipes that has a method ``set_seed``.
-
-    The seeds are those of all processes, or of this worker.
+    """Seed each pipe that has ``set_seed``, for all processes or this worker.
 
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper

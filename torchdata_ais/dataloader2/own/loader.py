@@ -60,12 +60,6 @@ class CacheTimeout(Adapter):
 
     Another process is writing the file. It applies to pipes with a method ``set_timeout``, as torchdata's
     ``end_caching`` has.
-
-    Args:
-        timeout: Seconds.
-
-    Raises:
-        UsageError: No `timeout`.
     """
 
     def __init__(self, timeout: float | None = None) -> None:
@@ -126,8 +120,6 @@ class DataLoader2Iterator(Iterator[T_co]):
     Missing attributes are looked up in the pipe's iterator.
 
     Attributes:
-        dataloader: The loader.
-        iterator_id: The number of the epoch.
         limit_threshold: After how many items the loader is to pause; None is never.
         limit_counter: How many were given since `limit` or the last pause.
     """
@@ -193,9 +185,6 @@ class DataLoader2(Generic[T_co]):
     Order:
         Determined by the pipe and the service. With a service, each epoch has other seeds: those that follow from
         `seed`, or from torch's global generator.
-
-    Memory:
-        The memory of the pipe and the service.
 
     Args:
         datapipe: The pipe, iterable or map-style. None if `load_state_dict` is called next.

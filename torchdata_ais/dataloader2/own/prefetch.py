@@ -174,13 +174,6 @@ class Prefetcher(LookingAhead):
     Memory:
         `buffer_size` items, and one under way.
 
-    Args:
-        source_datapipe: The pipe.
-        buffer_size: How many items may wait.
-
-    Raises:
-        UsageError: `buffer_size` is not positive.
-
     Example:
         >>> from torch.utils.data.datapipes.iter import IterableWrapper
         >>> list(Prefetcher(IterableWrapper(range(3)), 2))
@@ -264,9 +257,6 @@ class PinMemory(Prefetcher):
         source_datapipe: The pipe.
         device: The GPU that the thread works for; None is the present one.
         pin_memory_fn: ``pin_memory_fn(item, device)`` returns the item, pinned.
-
-    Raises:
-        UsageError: No GPU is available.
     """
 
     def __init__(

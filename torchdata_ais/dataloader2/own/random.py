@@ -76,11 +76,7 @@ class PhiloxEngine:
 class SeedGenerator:
     """Seeds for the pipes of a graph: shared by processes, or of a worker.
 
-    Args:
-        seed: 0 to 2**64 - 1. None takes one from torch's global generator, and leaves that as it was.
-
-    Raises:
-        UsageError: The seed has more than 64 bits.
+    Without a seed of at most 64 bits it takes one from torch's global generator, and leaves that as it was.
 
     Example:
         >>> one, two = (SeedGenerator(7).spawn(worker) for worker in range(2))

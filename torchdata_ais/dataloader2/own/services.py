@@ -44,14 +44,10 @@ class ReadingServiceInterface(ABC):
         seed_generator: object,  # noqa: ARG002 - for those who override it
         iter_reset_fn: ResetFunction | None = None,  # noqa: ARG002
     ) -> ResetFunction | None:
-        """Start an epoch.
+        """Start an epoch, of which `seed_generator` is the source of all seeds.
 
-        Args:
-            seed_generator: The source of all seeds of the epoch.
-            iter_reset_fn: A function of the service before this one, for the pipe where it runs.
-
-        Returns:
-            A function for the services after this one; None for none.
+        `iter_reset_fn` is a function of the service before this one, for the pipe where it runs. Returns one for the
+        services after this one, or None.
         """
         return None
 
@@ -153,11 +149,7 @@ class InProcessReadingService(ReadingServiceInterface):
 
 
 class SequentialReadingService(CheckpointableReadingServiceInterface):
-    """A chain of services: each runs the pipe that the previous one returns.
-
-    Args:
-        reading_services: First the one over ranks, then the one over processes.
-    """
+    """A chain of services, ranks first: each runs the last one's pipe."""
 
     def __init__(self, *reading_services: ReadingServiceInterface) -> None:
         self.reading_services = reading_services

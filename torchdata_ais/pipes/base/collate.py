@@ -27,10 +27,7 @@ Ragged = Literal["error", "list", "pad"]
 
 
 class Batch(tuple[Any, ...]):
-    """Columns of tuples.
-
-    torch's `DataLoader` would make a batch of batches; it recognizes this class and refuses.
-    """
+    """Columns of tuples, which torch's `DataLoader` recognizes and refuses."""
 
     __slots__ = ()
 

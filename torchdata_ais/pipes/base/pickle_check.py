@@ -84,10 +84,7 @@ def explained() -> Iterator[None]:
 
 
 def check_sendable(stage: str, values: Iterable[object]) -> None:
-    """Raise `UsageError` if a starting process is sent such a function.
-
-    pickle does not report which object has it.
-    """
+    """Raise `UsageError`, naming it, if a process is sent a local function."""
     if get_spawning_popen() is None or dill_if_installed() is not None:
         return
     for value in values:

@@ -191,13 +191,9 @@ _RUNS = ("torchdata_ais.pipes.base.", "torchdata_ais.loaders.", "torchdata_ais.w
 def note_place(error: Exception, item: object, stage: Stage | None, place: dict[str, Any]) -> None:
     """Add stage, argument and sample to the traceback of a user's error.
 
-    The error keeps its class and arguments. Python 3.10 does not print notes, but the counts of a stage do.
-
-    Args:
-        error: Nothing is added to one of this package, which says so itself, or to one that was here before.
-        item: Argument of the function, or its container; None if that is not known.
-        stage: The stage.
-        place: ``url`` and ``key`` of the sample at work, where the item does not know them.
+    The error keeps its class and arguments. Nothing is added to one of this package, which says so itself, or to one
+    that was here before. Python 3.10 does not print notes, but the counts of a stage do. The `item` is the argument of
+    the function, or its container; `place` is that of the sample at work, where the item does not know it.
     """
     if isinstance(error, AISError) or getattr(error, "__notes__", None):
         return

@@ -92,12 +92,7 @@ def seed_shufflers(pipe: IterDataPipe[object], seed: int, *, always: bool) -> No
 
 
 class EpochCall(NamedTuple):
-    """A call of ``set_epoch``.
-
-    Attributes:
-        number: How many calls there were, this one included; 0: none.
-        epoch: The epoch that was set.
-    """
+    """A call of ``set_epoch``: its number, 0 for none, and the epoch."""
 
     number: int
     epoch: int

@@ -27,16 +27,12 @@ from torchdata_ais.urls import redact
 class StageTransport:
     """The transport arguments of one stage, resolved when an iteration starts.
 
-    The order: what the stage was given, else what the nearest stage upstream was given, else ``AIS_ENDPOINT`` and
-    the SDK's environment variables. Single settings (`overrides`) apply on top. Only plain options are kept, no
-    client: the stage pickles, and each process makes its own connections.
+    The order: what the stage was given, else what the nearest stage upstream was given, else ``AIS_ENDPOINT`` and the
+    SDK's environment variables. Single settings (`overrides`, fields of `StoreOptions`) apply on top unless they are
+    None. Only plain options are kept, no client: the stage pickles, and each process makes its own connections.
 
     Attributes:
         on_node: How many processes share what a node may have.
-
-    Args:
-        given: Those of the arguments that name a cluster; None if none does.
-        **overrides: Fields of `StoreOptions`; None means not given.
     """
 
     def __init__(self, given: StoreOptions | None, **overrides: Any) -> None:

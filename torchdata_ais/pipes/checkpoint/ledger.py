@@ -110,10 +110,7 @@ def _walk(tail: IterDataPipe[object]) -> Chain | Obstacle:
 
 
 def stage_names(tail: IterDataPipe[object]) -> list[str]:
-    """Return the stages from `tail` to the reader as texts.
-
-    Two pipelines with equal texts are the same for a state.
-    """
+    """Return the stages up to the reader as texts, equal for equal pipelines."""
     stages, reader = chain_of(tail)
     said = (
         f"{stage.functional_name or type(stage).__name__}({stage.identity()})" for stage in (*stages, reader)

@@ -32,12 +32,7 @@ from torchdata_ais.urls import ObjectURL
 
 
 class ListedOrder(NamedTuple):
-    """Shards that are listed, and the stages that they pass.
-
-    Attributes:
-        urls: The shards.
-        stages: Stages after them, nearest to them first; none of it changes or drops one.
-    """
+    """Listed shards, and the stages that pass all of them on, nearest first."""
 
     urls: PackedURLs
     stages: list[IterDataPipe[object]]

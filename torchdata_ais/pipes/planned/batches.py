@@ -46,11 +46,7 @@ class Substitutes:
         self._own = step
 
     def rows(self, step: int, left: int) -> list[Any]:
-        """Return the rows that replace the empty batch of `step`.
-
-        Raises:
-            EmptyBatchError: Nothing is left of any batch of the epoch.
-        """
+        """Return the rows that replace the empty batch of `step`."""
         run, rank = self._task.run, self._task.share.rank
         for other in range(1, run.ranks):
             if rows := self._read(run.positions(step, (rank + other) % run.ranks)):

@@ -91,10 +91,7 @@ class SharedEpochSeed(EpochSeed):
 class SampleSeeds:
     """Gives each sample of an epoch its seed.
 
-    Args:
-        pipe: The stage that asks.
-        epoch_seed: The seed of the epoch.
-        own_seed: What takes its place below a plan, where the seed of the run and the draw say the rest.
+    Below a plan `own_seed` takes the place of the epoch's, where the seed of the run and the draw say the rest.
     """
 
     def __init__(self, pipe: IterDataPipe[object], epoch_seed: int, own_seed: int = 0) -> None:

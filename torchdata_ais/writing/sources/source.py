@@ -31,17 +31,16 @@ class Tally(dict[_K, tuple[int, str]]):
         (1, 2, {'hidden by its name': (2, '.git')})
     """
 
-    def add(self, kind: _K, what: str) -> int:
-        """Count one more, and return how many there are of its kind."""
+    def add(self, kind: _K, what: str, more: int = 1) -> int:
+        """Count one or more, and return how many there are of their kind."""
         count, first = self.get(kind, (0, ""))
-        self[kind] = count + 1, first or what
-        return count + 1
+        self[kind] = count + more, first or what
+        return count + more
 
     def __add__(self, later: Tally[_K]) -> Tally[_K]:
         total = Tally(self)
         for kind, (more, what) in later.items():
-            count, first = self.get(kind, (0, ""))
-            total[kind] = count + more, first or what
+            total.add(kind, what, more)
         return total
 
 

@@ -45,9 +45,7 @@ _LOOKED_AT = 100  # rows, to guess the contents of a table
 class TableColumns:
     """Fields of the columns of a table, from their names and the first rows.
 
-    Attributes:
-        fields: The field of each column.
-        files: The columns that hold or name files.
+    The `files` are the columns that hold or name files.
     """
 
     def __init__(self, rows: Rows, columns: Mapping[str, str], url: str) -> None:
