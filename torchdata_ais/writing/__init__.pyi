@@ -1,3 +1,4 @@
+from .archive import TarWriter as TarWriter
 from .conversion import Conversion as Conversion
 from .conversion import ConversionJob as ConversionJob
 from .conversion import Edit as Edit
@@ -7,4 +8,3 @@ from .manifest import Manifest as Manifest
 from .manifest import ShardInfo as ShardInfo
 from .shard_writer import ShardWriter as ShardWriter
 from .sources.source import LeftOut as LeftOut
-from .tar_writer import TarWriter as TarWriter
