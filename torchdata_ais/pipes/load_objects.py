@@ -9,12 +9,12 @@ from typing import Any
 from torchdata_ais._util.arguments import check_number
 from torchdata_ais.errors import AISError, SampleError
 from torchdata_ais.pipes.base.contract import Effect, MemoryBound, mib
-from torchdata_ais.pipes.base.graph_rewrite import ensure_sharded
 from torchdata_ais.pipes.base.meter import StageStats
 from torchdata_ais.pipes.base.pipe import Pipe
 from torchdata_ais.pipes.base.policy import ErrorPolicy, OnError
 from torchdata_ais.pipes.base.registry import stage
 from torchdata_ais.pipes.base.sources import StageTransport, held_stats
+from torchdata_ais.pipes.base.upstream import ensure_sharded
 from torchdata_ais.pipes.checkpoint.load_state import place_of
 from torchdata_ais.store import BlockSource, Cluster, Retry, given_options, open_blocks
 

@@ -11,7 +11,6 @@ from typing_extensions import Self
 from torchdata_ais._util.arguments import check_function, check_number
 from torchdata_ais.errors import NotFoundError
 from torchdata_ais.pipes.base.contract import MemoryBound, Reader, mib
-from torchdata_ais.pipes.base.graph_rewrite import ensure_sharded
 from torchdata_ais.pipes.base.meter import StageStats, meter_of, metered
 from torchdata_ais.pipes.base.pipe import Pipe
 from torchdata_ais.pipes.base.policy import ErrorPolicy, OnError, note_place
@@ -19,7 +18,7 @@ from torchdata_ais.pipes.base.registry import stage
 from torchdata_ais.pipes.base.seed import EpochSeed, seed_shufflers
 from torchdata_ais.pipes.base.sources import StageTransport, held_stats
 from torchdata_ais.pipes.base.torch_stages import stage_of
-from torchdata_ais.pipes.base.upstream import upstream
+from torchdata_ais.pipes.base.upstream import ensure_sharded, upstream
 from torchdata_ais.pipes.checkpoint.load_state import LoadState, Resume
 from torchdata_ais.reading.open_shard import OpenShard, Safety, ShardOptions, Watch
 from torchdata_ais.reading.runs import Run

@@ -13,7 +13,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe, as_pipe, check_source
 from torchdata_ais.pipes.base.registry import stage
 from torchdata_ais.pipes.base.seed import EpochSeed, Seeded
-from torchdata_ais.pipes.base.upstream_check import below_plan
+from torchdata_ais.pipes.base.upstream import below_plan
 
 _END = object()
 

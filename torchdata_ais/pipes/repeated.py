@@ -8,10 +8,10 @@ from typing import Any
 
 from torchdata_ais._util.arguments import check_number
 from torchdata_ais.errors import UsageError
-from torchdata_ais.pipes.base.graph_rewrite import ensure_sharded
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe, as_pipe
 from torchdata_ais.pipes.base.registry import stage
 from torchdata_ais.pipes.base.seed import mix_seed
+from torchdata_ais.pipes.base.upstream import ensure_sharded
 from torchdata_ais.pipes.planned.batches import say_no_steps
 from torchdata_ais.pipes.planned.shared_seed import (
     SharedEpochSeed,

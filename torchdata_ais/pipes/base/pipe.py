@@ -21,8 +21,15 @@ from torchdata_ais.pipes.base.pickle_check import check_sendable
 from torchdata_ais.pipes.base.policy import ErrorPolicy, note_place, place_in, trimmed
 from torchdata_ais.pipes.base.registry import NoStageError, StageFactory, refuse_foreign
 from torchdata_ais.pipes.base.torch_pipes import IterableWrapper, IterDataPipe, ShardingFilter
-from torchdata_ais.pipes.base.upstream import at_work, is_sharding, parents, upstream
-from torchdata_ais.pipes.base.upstream_check import below_plan, check_below_plan, refused_behind
+from torchdata_ais.pipes.base.upstream import (
+    at_work,
+    below_plan,
+    check_below_plan,
+    is_sharding,
+    parents,
+    refused_behind,
+    upstream,
+)
 
 __all__ = ["IterDataPipe", "Pipe", "ShardingFilter", "as_pipe", "check_source"]
 

@@ -1,14 +1,21 @@
-"""Upstream pipes of a stage."""
+"""Upstream pipes of a stage: found, checked, inserted in a graph.
+
+A stage may need a sharding filter or a shared seed higher up. The stages from there down to it are copied; the ones
+above the new pipe stay what they were, as does the chain that the stage was given. Only a fork is changed in place:
+its branches are one pipe.
+"""
 
 from __future__ import annotations
 
+import copy
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.base.contract import Stage
-from torchdata_ais.pipes.base.torch_pipes import Filter, IterDataPipe, Mapper
+from torchdata_ais.pipes.base.registry import name_of
+from torchdata_ais.pipes.base.torch_pipes import Filter, IterDataPipe, Mapper, ShardingFilter, is_fork
 
 # Most attributes are of these: to ask torch whether something is a pipe takes half a microsecond, 70 times an epoch.
 _NO_PIPES = frozenset({type(None), bool, int, float, str, bytes, types.FunctionType})
@@ -76,3 +83,124 @@ def at_work(source: IterDataPipe[object]) -> dict[str, Any]:
         if len(above) != 1:
             return {}
         source = above[0]
+
+
+def ensure_sharded(source: IterDataPipe[object]) -> IterDataPipe[object]:
+    """Return `source` with one sharding filter on every path above it.
+
+    A path that has none gets torch's own `ShardingFilter` after it: it is the only class for which loaders give
+    everything before it one shared seed. A branch of a ``concat`` or ``mux`` that lacks one gets its own, since
+    the filter of another branch does not cover it.
+    """
+    covered = _covered(source)
+    if covered is None:
+        return with_above(source, ensure_sharded)
+    return source if covered else ShardingFilter(source)
+
+
+def with_above(
+    pipe: IterDataPipe[object], change: Callable[[IterDataPipe[object]], IterDataPipe[object]]
+) -> IterDataPipe[object]:
+    """Return a copy of `pipe` with changed sources, or itself if none changes."""
+    other = None
+    for name, value in list(vars(pipe).items()):
+        if isinstance(value, IterDataPipe):
+            new: object = change(value)
+            same = new is value
+        elif isinstance(value, (list, tuple)) and any(isinstance(item, IterDataPipe) for item in value):
+            new = type(value)(change(item) if isinstance(item, IterDataPipe) else item for item in value)
+            same = all(one is another for one, another in zip(new, value, strict=True))
+        else:
+            continue
+        if not same:
+            if other is None:
+                other = pipe if is_fork(pipe) else copy.copy(pipe)
+            setattr(other, name, new)
+    return pipe if other is None else other
+
+
+def _covered(pipe: IterDataPipe[object]) -> bool | None:
+    """Return True if all upstream paths are sharded, False if none, else None."""
+    if is_sharding(pipe):
+        return True
+    above = {_covered(parent) for parent in parents(pipe)}
+    if not above:
+        return False
+    return above.pop() if len(above) == 1 else None
+
+
+_MIXED = (
+    "it would mix the batches that the plan has laid down",
+    'leave it out: .read_samples(shuffle="samples") has mixed all samples already',
+)
+_COUNTED = ("it counts items off, and does not know where a batch ends", "use .batched(n)")
+_SPLIT = ("the plan deals batches over ranks and workers by itself", "leave it out")
+_SAMPLES = ("samples come here, no names of shards", "leave it out: .read_samples() reads whole samples")
+_SEVERAL = (
+    "the plan of one pipe does not hold for several",
+    "mix indexes: .read_samples() of a Mixture({index: weight, ...})",
+)
+_AHEAD = (
+    "it holds items back, so that batches would not be those planned",
+    "put it below .batched(n), or leave it out: workers and .read_samples() read ahead by themselves",
+)
+
+REMEDIES: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("shuffle", "shuffled", "in_batch_shuffle"), _MIXED),
+    **dict.fromkeys(("batch", "listed", "bucketbatch", "max_token_bucketize"), _COUNTED),
+    **dict.fromkeys(
+        ("sharding_filter", "sharding_round_robin_dispatch", "split_by_node", "split_by_worker"), _SPLIT
+    ),
+    **dict.fromkeys(("load_tar", "group_samples", "load_objects", "list_ais", "read_samples"), _SAMPLES),
+    **dict.fromkeys(("mix_random", "mix_round_robin", "concat", "mux", "zip", "sample_multiplex"), _SEVERAL),
+    "resampled": ("it draws by itself", 'leave it out: Mixture(..., stop="never") and epoch_steps= go on without end'),
+    "slice_samples": ("each worker would count its own", "choose from the index: index.select(range(n))"),
+    "with_epoch": ("the plan knows how long an epoch is", "say epoch_steps= to .read_samples() or ais_loader"),
+    "cycle": ("it would begin the plan anew", "say epoch_steps=, or iterate the loader again"),
+}  # fmt: skip
+"""By functional name: why, and what to do."""
+
+REMEDIES_ABOVE_BATCHES = {
+    "prefetch": _AHEAD,
+    "repeated": (
+        "the next pass would begin in the middle of a batch",
+        "put it below .batched(n), iterate the loader again, or say epoch_steps=",
+    ),
+}
+"""What can stand below ``.batched()`` only."""
+
+
+def below_plan(pipe: IterDataPipe[object]) -> bool:
+    """Return whether `pipe` is, or reads from, a stage that reads by a plan."""
+    return any(isinstance(above, Stage) and above.planned for above in upstream(pipe))
+
+
+def check_below_plan(tail: IterDataPipe[object]) -> None:
+    """Raise `UsageError` if a stage of `tail` cannot follow a planned reader."""
+    for pipe in upstream(tail):
+        for source in parents(pipe):
+            if (error := refused_behind(source, name_of(pipe))) is not None:
+                raise error
+        if len(parents(pipe)) > 1 and below_plan(pipe):
+            raise UsageError.at(
+                f"{name_of(pipe)} joins several pipes below .read_samples(): the plan of one does not hold for several",
+                todo="mix indexes: .read_samples() of a Mixture({index: weight, ...})",
+            )
+
+
+def refused_behind(source: IterDataPipe[object], name: str) -> UsageError | None:
+    """Return the error for a stage of that name after `source`, or None.
+
+    Example:
+        >>> from torchdata_ais.pipes.base.torch_pipes import IterableWrapper
+        >>> refused_behind(IterableWrapper([1]), "shuffled") is None
+        True
+    """
+    said = REMEDIES.get(name) or REMEDIES_ABOVE_BATCHES.get(name)
+    if said is None or not below_plan(source):
+        return None
+    stages = (above for above in upstream(source) if isinstance(above, Stage))
+    if name in REMEDIES_ABOVE_BATCHES and any(above.effect().gives == "batches" for above in stages):
+        return None
+    why, todo = said
+    return UsageError.at(f".{name}() below .read_samples(): {why}", todo=todo)

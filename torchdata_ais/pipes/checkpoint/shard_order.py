@@ -108,19 +108,17 @@ def warn_of_idle(shards: int, workers: int) -> None:
         )
 
 
-_BITS = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
-
-
-def positions_of(bits: bytes) -> Iterator[int]:
-    """Yield the positions of a bitmap, ascending.
+def positions_of(bits: bytes) -> list[int]:
+    """Return the positions of a bitmap, ascending.
 
     Example:
-        >>> list(positions_of(bytes([9, 2])))
-        [0, 3, 9]
+        >>> positions_of(bytes([9, 2])), positions_of(b"")
+        ([0, 3, 9], [])
     """
-    for index, byte in enumerate(bits):
-        for bit in _BITS[byte]:
-            yield 8 * index + bit
+    found: list[int] = np.flatnonzero(
+        np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    ).tolist()
+    return found
 
 
 def find_sharder(pipe: IterDataPipe[object]) -> ShardingFilter | None:

@@ -16,12 +16,10 @@ from typing import Any, cast
 
 from torchdata_ais.errors import EmptyBatchError
 from torchdata_ais.pipes.base.contract import Stage
-from torchdata_ais.pipes.base.graph_rewrite import with_above
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
 from torchdata_ais.pipes.base.policy import ErrorPolicy
 from torchdata_ais.pipes.base.torch_stages import stage_of
-from torchdata_ais.pipes.base.upstream import parents, upstream
-from torchdata_ais.pipes.base.upstream_check import check_below_plan
+from torchdata_ais.pipes.base.upstream import check_below_plan, parents, upstream, with_above
 from torchdata_ais.pipes.planned.stage import DrawnStage, PlannedStage, SlotStage, Task
 from torchdata_ais.plan.permutation import Integers
 

@@ -16,11 +16,9 @@ from typing_extensions import Self
 
 from torchdata_ais.errors import StateError
 from torchdata_ais.pipes.base.each_item import Unchanged
-from torchdata_ais.pipes.base.graph_rewrite import with_above
 from torchdata_ais.pipes.base.pipe import IterDataPipe, ShardingFilter
 from torchdata_ais.pipes.base.seed import EpochSeed, mix_seed
-from torchdata_ais.pipes.base.upstream import upstream
-from torchdata_ais.pipes.base.upstream_check import below_plan
+from torchdata_ais.pipes.base.upstream import below_plan, upstream, with_above
 from torchdata_ais.samples import PlannedSample
 
 if TYPE_CHECKING:
