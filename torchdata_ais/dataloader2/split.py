@@ -115,7 +115,7 @@ def shard_over_ranks(parts: Parts, count: int, index: int) -> None:
 
 
 def refuse_second_sharding(parts: Parts) -> None:
-    """Raise if one path has two sharding pipes: a part of a part is lost."""
+    """Raise if one path has two sharding pipes, which lose most of the data."""
     for root in parts.reading():
         _walk(traverse_dps(root), None, set())
 

@@ -48,7 +48,7 @@ def typed(report: Report | dict[str, Any]) -> Report:
 
 
 def _idle(report: Report) -> int:
-    """Return how many processes were idle: without an item to report."""
+    """Return how many processes were idle: with a report, and no item read."""
     if report.idle is not None:
         return report.idle
     read = [counts.out for counts in report.stages if counts.reads]

@@ -109,7 +109,7 @@ class Listing:
 
 
 def list_pipe(pipe: IterDataPipe[object], theirs: Sequence[Table] | None = None) -> Listing:
-    """Return the rows of the sources of `pipe`, with listings of `theirs`."""
+    """Return the rows of the sources of `pipe`; `theirs` need no listing."""
     taken = iter([table for table in theirs or () if table.listed])
     tables: list[Table] = []
     endpoints: list[str | None] = []

@@ -30,7 +30,7 @@ _JITTER = 0.2
 
 
 def interval_of(rank: int, ranks: int) -> float:
-    """Return the seconds between two requests: 1 to 10, a fifth at random.
+    """Return the seconds between two requests: 1 to 10, a fifth more or less.
 
     Example:
         >>> 0.8 <= interval_of(0, 8) <= 1.2, 8 <= interval_of(17, 10000) <= 12

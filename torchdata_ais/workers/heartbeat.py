@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -27,6 +26,7 @@ import torch
 from torchdata_ais._util.process_end import meanwhile
 from torchdata_ais.errors import StallError
 from torchdata_ais.observe.diagnosis.flight_record import stacks_here
+from torchdata_ais.observe.diagnosis.worker_queries import state_of
 from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
 from torchdata_ais.pipes.base.torch_stages import stage_at_work, stage_of
 from torchdata_ais.pipes.base.upstream import upstream
@@ -98,8 +98,8 @@ class Patience:
     _told: bool = field(default=False, init=False)
 
     def waited(self, seconds: float) -> None:
-        """Note that nothing has come for `seconds` more; raise if it stands still."""
-        state = _state_of(self.pid)
+        """Note that nothing has come for `seconds` more; raise if it does not run."""
+        state = state_of(self.pid)
         if self._shows_life(state):
             self.silent_s, self._told = 0.0, False
             return
@@ -112,7 +112,7 @@ class Patience:
 
     def refuse_stopped(self) -> None:
         """Raise `StallError` if the process is stopped, however short the wait."""
-        if (state := _state_of(self.pid)) == "T":
+        if (state := state_of(self.pid)) == "T":
             raise self._error(state)
 
     def _shows_life(self, state: str | None) -> bool:
@@ -141,14 +141,6 @@ class Patience:
             pid=self.pid,
             state=state,
         )
-
-
-def _state_of(pid: int | None) -> str | None:
-    """Return the state letter that `ps` shows; None without /proc."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return None
 
 
 _END: object = object()

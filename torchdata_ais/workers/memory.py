@@ -170,7 +170,7 @@ class Lender:
 
 
 class _Borrowed(weakref.ref[NDArray[np.uint8]]):
-    """An array's borrowed mapping, to give back when nothing refers to it."""
+    """A weak reference to an array, with the borrowed mapping to give back."""
 
     __slots__ = ("whole",)
     whole: mmap.mmap

@@ -68,7 +68,7 @@ class YieldingLock:
             self.lock.release()
 
     def wait(self, fd: int, most_ms: int) -> list[int]:
-        """Return the readable of `fd` and the watched; others may have the lock."""
+        """Wait until one can be read, or the lock was lent; return the readable."""
         self._poll.register(fd, select.POLLIN)
         try:
             ready = [ready_fd for ready_fd, _ in self._poll.poll(most_ms)]
@@ -404,7 +404,7 @@ class Pool:
                 peer.inbox.append(message)
 
     def _wait(self, peer: Peer) -> None:
-        """Wait for a message of a process, or another process's end or thread."""
+        """Wait for a message of the process, the end of one, or a lock's claim."""
         fd = peer.channel.fileno()
         ready = self._turn_lock.wait(fd, _POLL_MS)
         if self.closed:  # by a signal handler, while we waited

@@ -41,7 +41,7 @@ _HINTS = {
 
 
 class Peer:
-    """A process that was started, or is about to be; -1 dispatches."""
+    """A process that was started, or is about to be."""
 
     def __init__(self, name: str, worker_id: int, channel: Channel) -> None:
         self.name = name
@@ -73,7 +73,7 @@ class Peer:
         self._patience = Patience(self.name, worker, self.pid, stall_after, pulse)
 
     def waited_for(self, seconds: float) -> None:
-        """Note that nothing has come for `seconds` more; raise if it stands still."""
+        """Note that nothing has come for `seconds` more; raise if it does not run."""
         with self._failing():
             self._patience.waited(seconds)
 

@@ -19,7 +19,7 @@ Graph = dict[int, tuple[Any, "Graph"]]
 
 
 def each_pipe(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[Any, Graph]]:
-    """Yield every pipe and the graph of its sources, a pipe before them, once."""
+    """Yield every pipe once, before its sources, with the graph of these."""
     seen = set() if seen is None else seen
     for number, (pipe, sources) in graph.items():
         if number not in seen:
@@ -146,7 +146,7 @@ def _exchanged(value: object, old: object, new: object) -> Any:
 
 
 def _sources_first(graph: Graph, seen: set[int] | None = None) -> Iterator[tuple[int, object, Graph]]:
-    """Yield every pipe, numbered, with its sources' graph, after them, once."""
+    """Yield every pipe once, after its sources: number, pipe, their graph."""
     seen = set() if seen is None else seen
     for number, (pipe, sources) in graph.items():
         if number not in seen:

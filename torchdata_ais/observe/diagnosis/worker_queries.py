@@ -151,11 +151,18 @@ def ask_records(workers: Iterable[Worker]) -> list[Recorded | None]:
     return [line.records(deadline) if was_sent else None for line, was_sent in asked]
 
 
+def state_of(pid: int | None) -> str | None:
+    """Return the state letter that `ps` shows; None without /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+
+
 def _seen(pid: int) -> str:
     """Return the system's data on a process that does not answer."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
+    status = state_of(pid)
+    if status is None:
         return "it has ended" if Path("/proc/self").exists() else "it gave no answer"
     try:
         waits = Path(f"/proc/{pid}/wchan").read_text().strip("0\n ")

@@ -138,7 +138,7 @@ class Stage:
         return Effect(self.gives, mixes=self.mixes, holds=self.holds, keeps_place=self.keeps_place)
 
     def memory_bound(self) -> MemoryBound:
-        """Return the most that the stage holds in one process: one item."""
+        """Return the most the stage holds in one process; by default one item."""
         return MemoryBound()
 
     def makes_rows(self) -> bool:

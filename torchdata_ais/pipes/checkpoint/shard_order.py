@@ -122,7 +122,7 @@ def positions_of(bits: bytes) -> list[int]:
 
 
 def find_sharder(pipe: IterDataPipe[object]) -> ShardingFilter | None:
-    """Return the sharding filter that `pipe` is, or whose items it changes."""
+    """Return the sharding filter above one-to-one stages at most, or None."""
     while True:
         if isinstance(pipe, ShardingFilter):
             return pipe
