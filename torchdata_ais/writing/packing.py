@@ -82,13 +82,10 @@ class SamplePacker:
                 key,
             )
         blocks: list[Buffer] = []
-        size = 0
         fields: list[str] = []
         sizes: list[int] = []
         for name, field, data in self._members(key, encoded):
-            member = self._tar.member(name, data)
-            blocks += member
-            size += sum(map(len, member))
+            blocks += self._tar.member(name, data)
             fields.append(field)
             sizes.append(len(data))
         if not blocks:
@@ -97,7 +94,7 @@ class SamplePacker:
                 todo=Remedy(in_programs("add one; fields that begin with _ need keep_meta=True")),
                 key=key,
             )
-        return Packed(key, blocks, size, sum(sizes), tuple(fields), tuple(sizes))
+        return Packed(key, blocks, sum(map(len, blocks)), sum(sizes), tuple(fields), tuple(sizes))
 
     def _members(
         self, key: str, sample: Mapping[str, object]
