@@ -217,11 +217,7 @@ class SlotBatcher(Pipe[Any], DrawnStage):
         yield from self._given_of(plan, self._as_planned(plan, slots))
 
     def _given_of(self, plan: PlannedStage, left: Iterable[list[Any]]) -> Iterator[object]:
-        """Yield a batch for each that was laid down, of what is `left` of it.
-
-        Raises:
-            EmptyBatchError: Nothing is left of one, and it may not be replaced by another; or of all of them.
-        """
+        """Yield a batch for each laid down, of what is `left`, or a substitute."""
         substitutes: Substitutes | None = None
         maker: SlotBatcher = self
         for slot, items in enumerate(left):

@@ -31,10 +31,8 @@ class Share(NamedTuple):
     """Share of one worker of one rank in an epoch.
 
     Attributes:
-        rank: This rank.
         ranks: How many ranks share each global batch.
         worker: This worker: it gives the batches ``worker``, ``worker + workers``, ... of what is left.
-        workers: How many workers the rank has.
         alone: Whether no other process gets the same data. Where some do, what goes wrong for one of them alone
             (transport) is never skipped.
     """
@@ -47,12 +45,9 @@ class Share(NamedTuple):
 
 
 class Task(NamedTuple):
-    """Output of a planned stage in one iteration.
+    """Output of a planned stage in one iteration: a run's share from `step`.
 
     Attributes:
-        run: The run.
-        share: Which part of it.
-        step: The first step.
         places: Which of its indexes each source of the run is; None for one that is not drawn any more.
         given: How many batches of this share, from the first step on, were given before.
         into: How many samples of the next one.
