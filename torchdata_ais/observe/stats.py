@@ -69,10 +69,9 @@ T = TypeVar("T")
 
 @dataclass
 class StageReport:
-    """Counts of one stage, in all processes together.
+    """Counts of one stage in all processes; the others as in `StageStats`.
 
     Attributes:
-        name: The name it is chained by.
         text: The stage with its arguments.
         sources: The stages it reads from, by their index in `Stats.stages`.
         metered: Whether its items and its time are known. Those of torch's own stages are not: their time counts as
@@ -81,21 +80,13 @@ class StageReport:
             sharding filter, which take none.
         items: Items given out.
         taken: Items taken from the stages it reads from, as far as those are counted.
-        bytes: Bytes read (stages that read).
         seconds: Time the stage took for its items, upstream stages included.
         own_s: The part of it that the stage itself worked.
         wait_s: The part of it that it waited: for upstream stages, and for bytes of the cluster.
         network_s: The part of that which was for bytes.
         blocked_s: Time without a request for an item: by the training loop, in the end.
-        retries: Requests made again.
-        refetched: Files of the cache that were damaged, deleted and fetched again.
-        skipped: Name of the error class -> items given up for it.
-        examples: The first texts of those errors.
-        unverified: Kind of checksum -> objects that were not compared with it, as it cannot be computed here.
-        opened: Objects whose first byte came.
         first_byte_ms: Milliseconds until the first byte of an object came, on average; None if none was read.
         first_byte_max_ms: The same at most.
-        held: Bytes fetched ahead and held now.
         held_max: Bytes held at most, a process, summed over processes.
     """
 

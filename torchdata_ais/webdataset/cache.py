@@ -178,13 +178,12 @@ class FileCache(StreamingOpen):
 class LRUCleanup:
     """Delete the least recently used files until the rest is small enough.
 
-    They are the files of one folder.
+    They are the files of a folder, with all below it.
 
     Args:
-        cache_dir: The folder, with all below it.
+        cache_dir: The folder.
         cache_size: Most bytes to leave.
         keyfn: Function of a path: the least value goes first. By default the time of the last use or change.
-        verbose: No effect.
         interval: Seconds between two looks at the folder; None looks each time.
     """
 
