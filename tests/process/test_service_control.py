@@ -15,9 +15,11 @@ import torch
 from service_pipes import Diary, NotReplicable, Tagged, numbers, uneven
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+from torchdata_ais import AISSourceLister
 from torchdata_ais.dataloader2 import DataLoader2, split, torchdata_names
 from torchdata_ais.errors import UsageError
 from torchdata_ais.loaders import MultiProcessingReadingService
+from torchdata_ais.testing import example_shards
 from torchdata_ais.workers import process
 
 
@@ -40,6 +42,19 @@ def test_limit_pauses_and_resume_goes_on_where_it_stopped(workers: int, prefetch
         items.resume()
         assert list(items) == [6, 7, 8, 9]
         assert list(loader) == list(range(10))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_limit_and_resume_over_shards(workers: int, tmp_path: Path) -> None:
+    pipe = (
+        AISSourceLister(example_shards(tmp_path, (3, 3))).load_tar().group_samples().decode().to_tuple("cls")
+    )
+    with load(pipe, workers) as loader:
+        items = iter(loader)
+        items.limit(4)
+        assert list(items) == [(0,), (1,), (2,), (3,)]
+        items.resume()
+        assert list(items) == [(4,), (5,)]
 
 
 def test_pausing_pauses_the_pipes_of_the_workers_and_nothing_is_made_meanwhile(tmp_path: Path) -> None:

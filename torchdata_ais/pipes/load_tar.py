@@ -218,7 +218,7 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
     def save_position(self, held: Iterable[int]) -> ReaderState | None:
         return None if self._live is None else self._live.save(held)
 
-    def resume(self, part: Part, digests: tuple[str, str]) -> None:
+    def load_part(self, part: Part, digests: tuple[str, str]) -> None:
         self._resume = part, digests
 
     def _close(self, shard: OpenShard) -> None:

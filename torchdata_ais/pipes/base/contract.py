@@ -186,6 +186,6 @@ class Reader(Stage):
         """Return the running position; `held` are places held downstream."""
         raise NotImplementedError
 
-    def resume(self, part: Part, digests: tuple[str, str]) -> None:
+    def load_part(self, part: Part, digests: tuple[str, str]) -> None:
         """Begin with the rest of `part`; `digests` of all shards: then, and now."""
         raise NotImplementedError

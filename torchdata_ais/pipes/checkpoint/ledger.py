@@ -162,7 +162,7 @@ def restore(tail: IterDataPipe[object], part: Part, digests: tuple[str, str] = (
             below += state.held
         for (_, seed), saved in zip(seeded, part.seeds, strict=True):
             seed.restore(saved)
-    reader.resume(part, digests)
+    reader.load_part(part, digests)
 
 
 def begin_epoch(tail: IterDataPipe[object], epoch_seed: int, number: int, instance: int) -> None:
