@@ -1,4 +1,4 @@
-"""The sample index: its format, opening, and selection of samples.
+"""The sample index: format, opening, selection.
 
 It imports no torch and reads no shards.
 """

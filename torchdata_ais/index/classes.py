@@ -28,8 +28,6 @@ _FIELD = "cls"
 def classes_place(shards: str | os.PathLike[str]) -> str | None:
     """Return the path of the class names for a source of shards, or None.
 
-    The source is a shard, a pattern, a template or a prefix.
-
     Example:
         >>> classes_place("ais://pets/v1/train-%06d.tar"), classes_place("out/train-{000..009}.tar")
         ('ais://pets/v1/classes.json', 'out/classes.json')
@@ -53,15 +51,7 @@ def _folder_of(name: str) -> str:
 
 
 def read_classes(shards: str | os.PathLike[str], options: Callable[[], StoreOptions]) -> list[str] | None:
-    """Return the class names of ``cls`` stored with shards; None without any.
-
-    Args:
-        shards: See `classes_place`.
-        options: Returns the transport settings; called for objects only.
-
-    Raises:
-        UsageError: The file has no list of names.
-    """
+    """Return the class names of ``cls`` stored with shards; None without any."""
     found = read_class_names(shards, options)
     return list(found[_FIELD]) if _FIELD in found else None
 
@@ -69,9 +59,7 @@ def read_classes(shards: str | os.PathLike[str], options: Callable[[], StoreOpti
 def read_class_names(shards: str | os.PathLike[str], options: Callable[[], StoreOptions]) -> ClassNames:
     """Return the class names stored with shards, by field.
 
-    Args:
-        shards: See `classes_place`.
-        options: Returns the transport settings; called for objects only.
+    `options` is called for objects only.
 
     Raises:
         UsageError: The file has no list of names.
@@ -104,13 +92,7 @@ def _are_names(found: object) -> bool:
 
 
 def class_names_of(shards: Iterable[str], options: StoreOptions) -> ClassNames:
-    """Return the class names stored beside shards of an index.
-
-    Without a cluster, or where it cannot be asked, there are none.
-
-    Args:
-        shards: Some of them; those of one folder are asked for once.
-        options: The transport settings.
+    """Return the class names stored next to shards; none if out of reach.
 
     Raises:
         UsageError: The shards are in folders with other names.
@@ -128,12 +110,9 @@ def class_names_of(shards: Iterable[str], options: StoreOptions) -> ClassNames:
 
 
 def agreed_names(found: Sequence[tuple[str, ClassNames]]) -> ClassNames:
-    """Return the class names that several data sets have in common.
+    """Return the class names that several data sets, by place, have in common.
 
     Lists may end early. Those without names are not compared.
-
-    Args:
-        found: Of each data set its place, and its names.
 
     Raises:
         UsageError: One name has two labels, or one label two names.
@@ -164,9 +143,7 @@ Labels = Mapping[str, Mapping[bytes, bytes]]
 
 
 def union_of(several: Sequence[ClassNames]) -> ClassNames:
-    """Return the names of several data sets together, by field.
-
-    Those of the first one come first.
+    """Return the names of several data sets together, the first one's first.
 
     Example:
         >>> union_of([{"cls": ("cat", "dog")}, {"cls": ("owl", "cat")}])

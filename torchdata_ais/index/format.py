@@ -72,10 +72,7 @@ FIELDS = pa.schema([pa.field("fields", pa.list_(pa.string()), nullable=False)])
 
 
 def is_utf8(name: str) -> bool:
-    """Return whether Arrow can store a name.
-
-    It cannot store a lone surrogate, which JSON may have.
-    """
+    """Return whether Arrow can store a name: not with a lone surrogate."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -84,10 +81,7 @@ def is_utf8(name: str) -> bool:
 
 
 def samples_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of samples with added columns.
-
-    Unknown values are null.
-    """
+    """Return the schema of samples with added columns; unknown is null."""
     return pa.schema([*SAMPLES, *(pa.field(name, pa.int64()) for name in columns)])
 
 
@@ -143,11 +137,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Head:
-        """Return the head that `text` begins with.
-
-        Raises:
-            SampleIndexError: It is damaged, or of a version that this package does not know.
-        """
+        """Return the head that `text` begins with, or raise `SampleIndexError`."""
         try:
             plain = json.JSONDecoder().raw_decode(text)[0]
             version, said = plain["version"], plain["xxh64"]
@@ -194,10 +184,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
                 raise damaged(f"its head has {what}", where)
 
     def _check_files(self, where: str) -> None:
-        """Refuse names that no writer makes.
-
-        They become paths and URLs, and the files in `before` are removed.
-        """
+        """Refuse names that no writer makes: they become paths of removed files."""
         named = [
             (self.counts.file, "counts"),
             (self.fields.file, "fields"),
@@ -251,11 +238,7 @@ def block_of(file: str, start: int, data: bytes | memoryview) -> Block:
 
 
 def checked(data: bytes, block: Block, where: str) -> bytes:
-    """Return `data` if it matches `block`.
-
-    Raises:
-        SampleIndexError: It is not.
-    """
+    """Return `data` if it matches `block`, or raise `SampleIndexError`."""
     if len(data) != block.length:
         raise damaged(f"{block.file} has {len(data)} of {block.length} bytes at byte {block.start}", where)
     if xxhash.xxh64_hexdigest(data) != block.xxh64:
@@ -266,9 +249,7 @@ def checked(data: bytes, block: Block, where: str) -> bytes:
 
 
 def read_batch(data: bytes, schema: pa.Schema, where: str) -> pa.RecordBatch:
-    """Return the record batch of one block with a verified checksum.
-
-    The author of the index chose the checksum.
+    """Return a block's batch; its verified checksum is the author's choice.
 
     Raises:
         SampleIndexError: It is not a record batch of this schema, or its offsets lead out of it.
@@ -336,11 +317,8 @@ def stacked(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> tuple[bytes
 def named_by_content(kind: str, data: bytes, written: str = "0") -> str:
     """Return the name of a file that holds `data`.
 
-    Args:
-        kind: Its kind of contents.
-        data: Its bytes.
-        written: Identifies the writing process. Removal of the files of an older index must not affect a new one with
-            the same contents.
+    `written` identifies the writing process. Removal of the files of an older index must not affect a new one with the
+    same contents.
     """
     return f"{kind}-{xxhash.xxh64_hexdigest(data)}-{written}.arrow"
 
@@ -356,10 +334,7 @@ def digest_in(name: str) -> str:
 
 
 def table_file(head: Head, pages: Sequence[pa.RecordBatch]) -> bytes:
-    """Return ``shards.arrow``: the pages of the table of shards, and `head`.
-
-    The pages of the head are filled in here.
-    """
+    """Return ``shards.arrow``: pages of shards, and `head` with their sums."""
     data, places = stacked(pages, SHARDS)
     head = msgspec.structs.replace(
         head,
@@ -370,10 +345,7 @@ def table_file(head: Head, pages: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def whole_of(data: bytes, whole: str) -> str:
-    """Return XXH64 of ``shards.arrow`` with zeros in place of `whole`.
-
-    `whole` must be equal to it.
-    """
+    """Return XXH64 of ``shards.arrow`` with zeros in place of `whole`."""
     return xxhash.xxh64_hexdigest(_with_whole(data, whole, _NONE))
 
 
@@ -384,12 +356,7 @@ def _with_whole(data: bytes, old: str, new: str) -> bytes:
 def head_in(data: bytes, where: str) -> tuple[Head | None, int]:
     """Return the head of the table of shards, and the first page's offset.
 
-    Args:
-        data: The beginning of ``shards.arrow``.
-        where: The folder, for errors.
-
-    Returns:
-        None in place of the head if `data` must reach further: to the second value.
+    The head is None if `data`, the beginning of ``shards.arrow``, must reach to that offset.
 
     Raises:
         SampleIndexError: This is not an index, or has changed after it was written.

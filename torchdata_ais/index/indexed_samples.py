@@ -43,13 +43,7 @@ _ROW = "__row__"
 def selected_numbers(
     which: Selection, length: int, batches: Callable[[], Iterator[pa.RecordBatch]]
 ) -> Integers:
-    """Return the numbers of the samples in `which`, in ascending order.
-
-    Args:
-        which: As for `IndexedSamples.select`.
-        length: How many samples there are.
-        batches: Gives their rows.
-    """
+    """Return the ascending numbers of the samples that `select` means."""
     if isinstance(which, pc.Expression):
         return _chosen_by(lambda batch: _where(which, batch), batches())
     if callable(which):
@@ -133,13 +127,7 @@ def _mask(values: object, length: int) -> npt.NDArray[np.bool_]:
 
 
 def side_of_keys(keys: Iterable[str], count: int, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Return which keys are among about `fraction` of them.
-
-    XXH64 of seed and key alone decides.
-
-    Raises:
-        UsageError: `fraction` is not between 0 and 1.
-    """
+    """Return which keys are among about `fraction`, by XXH64 of seed and key."""
     if not 0 <= fraction <= 1:
         raise UsageError.at(f"fraction={fraction!r}", todo="pass 0 to 1")
     limit, word = int(fraction * 2**64), seed & 0xFFFFFFFFFFFFFFFF
@@ -150,16 +138,7 @@ def side_of_keys(keys: Iterable[str], count: int, fraction: float, seed: int) ->
 def opened_index(
     index: IndexedSamples | str | os.PathLike[str], shards_from: ShardsFrom, cluster: Cluster
 ) -> IndexedSamples:
-    """Return an index as it is, or the one that is stored at a place.
-
-    Args:
-        index: An index, or the place of one.
-        shards_from: As of `IndexedSamples.open`; for a place only.
-        cluster: Likewise.
-
-    Raises:
-        UsageError: `shards_from` was passed with an index that is open.
-    """
+    """Return an index as it is, or the one that is stored at a place."""
     if isinstance(index, str | os.PathLike):
         return IndexedSamples.open(index, shards_from=shards_from, cluster=cluster)
     check_no_places(shards_from)
@@ -172,9 +151,7 @@ _I = TypeVar("_I", bound=NumberedSamples)
 def with_classes(indexes: Sequence[_I], classes: str) -> Sequence[_I]:
     """Return indexes whose labels mean the same classes.
 
-    Args:
-        indexes: The indexes.
-        classes: ``"same"`` or ``"union"``; see `IndexedSamples.concat`.
+    See `IndexedSamples.concat`.
 
     Raises:
         UsageError: The labels mean other classes, with ``"same"``; or the names of an index are not known, with

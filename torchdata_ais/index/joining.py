@@ -31,12 +31,7 @@ _MOST_PARTS = 1 << 16
 
 
 class DuplicateKeysError(Exception):
-    """Two samples of one side have the same key.
-
-    Attributes:
-        side: 0 for the first, 1 for the other.
-        numbers: The numbers of the two.
-    """
+    """Two samples of one side (0 or 1) have the same key."""
 
     def __init__(self, side: int, numbers: tuple[int, int]) -> None:
         super().__init__(side, numbers)
@@ -46,9 +41,7 @@ class DuplicateKeysError(Exception):
 class PartnerTable:
     """The number of the partner of each sample; -1 where there is none.
 
-    Args:
-        values: The numbers, kept in memory; or
-        path: a file of them, 8 bytes each, which is mapped into the memory of each process that uses it.
+    Given as values, or as the path of a file of them, which each process maps into its memory: 8 bytes a sample.
 
     Example:
         >>> PartnerTable(np.array([3, -1, 0])).take(np.array([2, 0])).tolist()
@@ -74,10 +67,7 @@ class PartnerTable:
         return found
 
     def missing(self, positions: Integers | None) -> Iterator[Integers]:
-        """Yield the samples without a partner, some at a time.
-
-        They are places among `positions`, or among all.
-        """
+        """Yield places among `positions`, or all, without a partner, in pieces."""
         count = len(self) if positions is None else len(positions)
         for begin in range(0, count, _BUFFERED):
             end = min(begin + _BUFFERED, count)
@@ -95,9 +85,7 @@ Keyed = Iterable[tuple[pa.Array, Integers]]
 def paired(
     first: Keyed, other: Keyed, *, keys: int, folder: str | os.PathLike[str] | None = None
 ) -> Iterator[tuple[Integers, Integers]]:
-    """Yield the numbers of samples with the same key, of both indexes.
-
-    Each pair is of `first` and `other`.
+    """Yield the numbers of samples with the same key, of `first` and `other`.
 
     Rows of 24 bytes a key (its XXH3 of 128 bits, and the number) are spread over files by the beginning of the hash.
     Each file is sorted alone. A reader of partners compares the keys themselves.
@@ -191,11 +179,7 @@ Missing = Literal["error", "drop", "keep"]
 class Join(NamedTuple):
     """Another index, whose samples come with those of the first.
 
-    Attributes:
-        other: The other index.
-        table: Of each sample of the first one's stored indexes the number of its partner in `other`.
-        prefix: The prefix of the names of its fields.
-        missing: The treatment of samples without a partner.
+    `table` has the partner in `other` of each sample of the first one's stored indexes.
     """
 
     other: IndexedSamples
@@ -212,16 +196,9 @@ def joined_with(
     prefix: str,
     where: str | os.PathLike[str] | None,
 ) -> tuple[Join, Integers | None]:
-    """Return the join, and the numbers of the remaining samples of `first`.
+    """Return the join, and the remaining samples of `first`; None for all.
 
-    None for all.
-
-    Args:
-        first: The first index.
-        other: The other one.
-        missing: See `IndexedSamples.join`; as `prefix` and `where`.
-        prefix: Likewise.
-        where: Likewise.
+    `IndexedSamples.join` has the arguments.
     """
     if other.joins:
         raise UsageError.at(
@@ -314,10 +291,7 @@ def partners_of(
 ) -> Iterator[SampleReference | None]:
     """Yield the partner of each sample; None where it has none.
 
-    Args:
-        join: The join.
-        positions: The positions of the samples in the stored indexes of the first.
-        references: The samples.
+    `positions` are those of the samples in the stored indexes of the first.
 
     Raises:
         SampleIndexError: The table of partners is not that of these indexes.

@@ -16,16 +16,10 @@ from torchdata_ais.urls.parsing import common_beginning
 def compare_with_listing(index: IndexedSamples, options: StoreOptions) -> None:
     """List the shards whose samples were not read, and compare them.
 
-    Raise if one has changed since it was indexed.
-
-    Args:
-        index: The index. Shards with XXH64 of their samples are not listed.
-        options: How the shards are reached.
-
     Memory: a listing of those shards.
 
     Raises:
-        SampleIndexError: A shard has changed, or does not exist any more; it names index and shard.
+        SampleIndexError: A shard has changed since it was indexed, or does not exist any more.
         TransportError: The cluster does not answer.
 
     Example:
@@ -52,12 +46,7 @@ def listed_objects(
 ) -> dict[str, ObjectURL]:
     """Return objects by their URIs, from one listing for each bucket.
 
-    Its prefix is that of all `places` in the bucket.
-
-    Args:
-        places: Those that are not objects, or transformed, are left out.
-        options: How they are reached.
-        allow_empty: Whether a bucket may have none of them.
+    Its prefix is that of all `places` in the bucket. Those that are not objects, or transformed, are left out.
     """
     buckets: dict[str, list[Location]] = defaultdict(list)
     for place in filter(_is_listed, places):

@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 from urllib.parse import quote, urlsplit
 
 from torchdata_ais._util.files import make_folder, naming, open_regular, whole_file
@@ -34,9 +34,7 @@ class Readable(Protocol):
     """Name of the place in errors."""
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Return bytes of a file, at most `length` from byte `start`.
-
-        They are fewer if the file ends before.
+        """Return at most `length` bytes of a file, fewer if it ends before.
 
         Raises:
             NotFoundError: The file does not exist.
@@ -57,11 +55,7 @@ class Folder(Readable, Protocol):
 
 
 def _plain(name: str, where: str) -> str:
-    """Return `name`, of a file directly in a folder or prefix.
-
-    Raises:
-        UsageError: It would lead elsewhere.
-    """
+    """Return `name`, or raise `UsageError` if it would lead elsewhere."""
     if why := folder_file_fault(name):
         raise UsageError.at(
             f"{where}: no file of an index can be called {shown_name(name)}: {why}",
@@ -71,13 +65,19 @@ def _plain(name: str, where: str) -> str:
     return name
 
 
+def part_of(file: IO[bytes], start: int, length: int | None) -> bytes:
+    """Return at most `length` bytes from `start` on."""
+    left = os.fstat(file.fileno()).st_size - start
+    if left <= 0:
+        return b""
+    file.seek(start)
+    return file.read(left if length is None else min(length, left))
+
+
 class LocalFolder:
-    """A folder on this machine's disk.
+    """A folder of regular files on this machine; links and pipes are refused.
 
-    Files are regular files; links and pipes in it are refused.
-
-    Args:
-        path: The folder; made when the first file is written.
+    It is made when the first file is written.
 
     Example:
         >>> import tempfile
@@ -97,11 +97,7 @@ class LocalFolder:
         path = self._path / _plain(name, self.where)
         try:
             with open_regular(path, follow=False) as file:
-                left = os.fstat(file.fileno()).st_size - start
-                if left <= 0:
-                    return b""
-                file.seek(start)
-                return file.read(left if length is None else min(length, left))
+                return part_of(file, start, length)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFoundError.at(
                 f"{path}: no such file", todo="check the path, or build the index", url=str(path)
@@ -133,12 +129,6 @@ class LocalFolder:
 
 class RemoteFolder:
     """A prefix of a bucket, or a folder of a web server, without writes.
-
-    Only buckets can be written.
-
-    Args:
-        url: ``ais://bucket/prefix``, another provider's, an object URL, or a web URL.
-        options: Endpoint, token, retries.
 
     Raises:
         UsageError: No endpoint is known.
@@ -260,9 +250,7 @@ def fixed_beginning(name: str) -> str:
 
 
 def named_shards(where: str | os.PathLike[str]) -> list[str] | None:
-    """Return the shards of a template or a pattern, named as in indexes.
-
-    None for all shards there.
+    """Return the shards of a template or a pattern; None for all shards there.
 
     Example:
         >>> named_shards("ais://pets/train-{8..9}.tar"), named_shards("ais://pets/train-")
@@ -278,18 +266,11 @@ def named_shards(where: str | os.PathLike[str]) -> list[str] | None:
 
 
 ShardsFrom = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
-"""Places whose shards an index may name, beyond its own.
-
-They are one, several, or none.
-"""
+"""Places whose shards an index may name, beyond its own: one, several, or none."""
 
 
 def shard_places(given: ShardsFrom) -> ShardPlaces:
-    """Return the places that the argument ``shards_from=`` names.
-
-    Raises:
-        UsageError: It is neither a place nor a list of places.
-    """
+    """Return the places that the argument ``shards_from=`` names."""
     several = [given] if isinstance(given, str | os.PathLike) else given or ()
     if not isinstance(several, Sequence) or not all(isinstance(one, str | os.PathLike) for one in several):
         raise UsageError.at(
@@ -315,9 +296,6 @@ def found_folder(where: str | os.PathLike[str], options: StoreOptions) -> tuple[
 
     `where` may also be the folder of the index. The index may name shards of the places in `where`. An index named by
     its own folder may name those of its bucket, its web server, or its folder of shards.
-
-    Raises:
-        NotFoundError: Neither is there.
     """
     tried = []
     for folder, place in _candidates(os.fspath(where), options):

@@ -205,9 +205,6 @@ def field_sizes(index: IndexedSamples, field: str) -> Integers:
 
     Memory: 8 bytes a sample, and the rows of a shard.
 
-    Raises:
-        UsageError: A sample has no such field.
-
     Example:
         >>> from torchdata_ais import SampleIndex
         >>> from torchdata_ais.testing import example_shards

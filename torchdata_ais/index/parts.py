@@ -1,7 +1,4 @@
-"""Concatenation of stored indexes with a selection of samples.
-
-It finds the index of a sample or a shard.
-"""
+"""Concatenation of stored indexes with a selection of samples."""
 
 from __future__ import annotations
 
@@ -21,14 +18,10 @@ from torchdata_ais.plan.permutation import Integers
 class Parts:
     """Stored indexes, numbered consecutively, and their selected samples.
 
-    Args:
-        stored: The indexes.
-        positions: Which of their samples, ascending; None for all.
-
     Attributes:
-        stored: As given.
+        stored: The indexes.
         samples: How many samples the indexes have together.
-        positions: As given; None if all were.
+        positions: Which of them are selected, ascending; None for all.
     """
 
     def __init__(self, stored: Sequence[StoredIndex], positions: Integers | None = None) -> None:
@@ -57,10 +50,7 @@ class Parts:
         return np.arange(self.samples, dtype=np.int64) if self.positions is None else self.positions
 
     def at(self, numbers: Integers) -> Integers:
-        """Return the positions of some selected samples.
-
-        The samples are given by their numbers in the selection.
-        """
+        """Return the positions of samples with these numbers in the selection."""
         return numbers if self.positions is None else self.positions[numbers]
 
     def chosen(self, numbers: Integers) -> Parts:
@@ -80,31 +70,17 @@ class Parts:
         """Return the rows of all shards, in their order."""
         return itertools.chain.from_iterable(part.shards() for part in self.stored)
 
-    def of_shard(self, number: int) -> tuple[StoredIndex, int, int]:
-        """Return the index of a shard, its number there, and its first sample.
-
-        The latter is how many samples are before its own.
-        """
+    def of_shard(self, number: int) -> tuple[int, int, int]:
+        """Return a shard's index by number, its number there, and first sample."""
         left, begin = number, 0
-        for part in self.stored:
+        for place, part in enumerate(self.stored):
             if left < part.head.shards:
-                return part, left, begin + (int(part.ends[left - 1]) if left else 0)
+                return place, left, begin + (int(part.ends[left - 1]) if left else 0)
             left, begin = left - part.head.shards, begin + part.head.samples
         raise IndexError(f"shard {number}")
 
-    def part_of_shard(self, number: int) -> int:
-        """Return the number of the stored index that has a shard."""
-        for place, part in enumerate(self.stored):
-            if number < part.head.shards:
-                return place
-            number -= part.head.shards
-        raise IndexError(f"shard {number}")
-
     def of_shards(self, names: Iterable[str]) -> tuple[Parts, list[str]]:
-        """Return the samples of some shards, and the names without a shard.
-
-        It needs indexes without a selection.
-        """
+        """Return the samples of some shards of a whole index, and missing names."""
         missing = {_absolute(name): name for name in names}
         wanted = set(missing)
         chosen, end = [], 0
@@ -118,10 +94,7 @@ class Parts:
         return Parts(self.stored, positions), list(missing.values())
 
     def take(self, numbers: Integers) -> list[SampleReference]:
-        """Return some of the selected samples, in the requested order.
-
-        A shard's table is read once.
-        """
+        """Return some selected samples; the table of each shard is read once."""
         positions = self.at(numbers)
         found: list[SampleReference | None] = [None] * len(positions)
         for stored, first, part_places, part_positions in self._by_part(positions):
@@ -135,10 +108,7 @@ class Parts:
         return [reference for reference in found if reference is not None]
 
     def _by_part(self, positions: Integers) -> Iterator[tuple[StoredIndex, int, Integers, Integers]]:
-        """Yield the parts of positions, their first shard, and the positions.
-
-        The shard is given by its number.
-        """
+        """Yield each part with its first shard, and places and positions in it."""
         parts = np.searchsorted(self._ends, positions, side="right")
         for number in np.unique(parts).tolist():
             places = np.flatnonzero(parts == number)
@@ -147,10 +117,7 @@ class Parts:
             yield self.stored[number], first, places, positions[places] - begin
 
     def selected(self) -> Iterator[tuple[StoredIndex, int, Integers | None]]:
-        """Yield the shards with selected samples, and the rows of these.
-
-        None for all rows.
-        """
+        """Yield the shards with selected samples, and their rows; None for all."""
         positions, end = self.positions, 0
         for part in self.stored:
             begin, end = end, end + part.head.samples
@@ -165,10 +132,7 @@ class Parts:
                 yield part, number, chosen
 
     def entries(self) -> Iterator[IndexedShard]:
-        """Yield each shard as it was built.
-
-        With a selection, shards without a selected sample are left out.
-        """
+        """Yield each shard as it was built; of a selection those with samples."""
         if self.positions is not None:
             yield from itertools.starmap(entry_of, self.selected())
             return
@@ -177,9 +141,7 @@ class Parts:
 
 
 def shared_samples(several: Sequence[Parts]) -> tuple[int, int, int] | None:
-    """Return two parts with common samples of an index, and their number.
-
-    None if there are none.
+    """Return two parts with common samples and their number, or None.
 
     For stored indexes with different digests that is unknown: they may have been made of the same shards.
     """

@@ -17,14 +17,7 @@ from torchdata_ais.plan.permutation import Integers
 
 
 class ShardEntry(msgspec.Struct, frozen=True):
-    """Metadata of one shard, without its samples.
-
-    Attributes:
-        name: The object's URI, the file's path or the page's URL.
-        size: Bytes, if known.
-        checksum: As the store has it, if known.
-        version: As the store has it, if known.
-    """
+    """Metadata of one shard: URI, path or URL, and facts of the store."""
 
     name: str
     size: int | None = None
@@ -43,7 +36,7 @@ class ShardSamples:
         fields: The names of its fields, in their order.
         sizes: The bytes of each field.
         xxh64: XXH64 of the bytes from start to end, or None if they were not read.
-        columns: Values of columns that a program has added, by name; None where a value is unknown.
+        columns: Values of added columns by name; None where a value is unknown.
     """
 
     keys: list[str]
@@ -79,9 +72,7 @@ IndexedShard = tuple[ShardEntry, ShardSamples]
 
 
 def stored_text(text: str) -> str:
-    r"""Return `text` as an index holds it.
-
-    Bytes of a name that are not UTF-8 are escaped.
+    r"""Return `text` as an index holds it: bytes that are not UTF-8 escaped.
 
     Example:
         >>> stored_text("caf\udce9"), stored_text("caf\u00e9") == "caf\u00e9"
@@ -165,10 +156,7 @@ def entry_of(stored: StoredIndex, shard: int, rows: Integers | None) -> IndexedS
 
 
 def references(stored: StoredIndex, shard: int, rows: Integers, number: int) -> Iterator[SampleReference]:
-    """Yield rows of a shard's samples as references.
-
-    `number` is the shard's in the whole index.
-    """
+    """Yield rows of the shard that is `number` in the whole index."""
     row, batch = stored.shard(shard), stored.samples(shard)
     columns = [batch.column(name) for name in ("start", "size", "key", "fields", "sizes", "xxh64")]
     wanted: Iterable[tuple[object, ...]]

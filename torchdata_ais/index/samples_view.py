@@ -77,18 +77,13 @@ class Keys(Sequence[str]):
 
 
 MISSING = -1
-"""Placeholder of unknown values.
-
-It is used for shards that were indexed after the column was added.
-"""
+"""Placeholder of unknown values: of shards indexed after the column was added."""
 
 
 class Columns:
     """The columns of some samples, stored with their indexes or added.
 
-    Args:
-        parts: The samples.
-        added: Values that are not stored yet, of all samples of the indexes.
+    `added` has values of all samples of the indexes.
     """
 
     def __init__(self, parts: Parts, added: Mapping[str, Integers] | None) -> None:
@@ -102,11 +97,7 @@ class Columns:
         return list(dict.fromkeys([*stored, *self.added]))
 
     def of(self, name: str) -> Integers:
-        """Return a number of each selected sample; `MISSING` where unknown.
-
-        Raises:
-            UsageError: The column does not exist.
-        """
+        """Return a number of each selected sample; `MISSING` where unknown."""
         if name not in self.names:
             known = ", ".join(self.names) or "none"
             raise UsageError.at(
@@ -122,10 +113,7 @@ class Columns:
         return self.added[name] if name in self.added else _stored_column(Parts(self._parts.stored), name)
 
     def spread(self, values: Integers) -> Integers:
-        """Return numbers of the selected samples as numbers of all.
-
-        Those of the others are `MISSING`.
-        """
+        """Return numbers of the selected samples for all, others `MISSING`."""
         if self._parts.positions is None:
             return values
         whole = np.full(self._parts.samples, MISSING, dtype=np.int64)
@@ -164,13 +152,7 @@ def check_column(index: NumberedSamples, name: str) -> None:
 
 
 def values_of(index: NumberedSamples, name: str, values: object) -> Integers:
-    """Return one integer for each sample.
-
-    The input is that of `IndexedSamples.with_column`.
-
-    Raises:
-        UsageError: They are of another number, not whole, or below 0; a key is not there.
-    """
+    """Return `with_column`'s values as one integer for each sample."""
     if isinstance(values, Mapping):
         try:
             values = [values[key] for key in index.keys]
@@ -203,9 +185,9 @@ _KINDS = 8  # combinations of fields
 
 
 def index_html(index: NumberedSamples) -> str:
-    """Return tables in HTML, escaped.
+    """Return tables in HTML, escaped; no shard is read.
 
-    No shard is read. Unreadable parts of the index are left out.
+    Unreadable parts of the index are left out.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -321,7 +303,7 @@ class NumberedSamples:
         """
         if not self.labels:
             return
-        for own, labels in self.labels.get(self.parts.part_of_shard(reference.number), {}).items():
+        for own, labels in self.labels.get(self.parts.of_shard(reference.number)[0], {}).items():
             field = prefix + own
             if field in sample:
                 old = bytes(sample[field]).strip()
@@ -591,14 +573,14 @@ class NumberedSamples:
         `number` counts the shards of all parts.
         """
         part, number, begin = self.parts.of_shard(number)
-        shard, samples = entry_of(part, number, None)
+        shard, samples = entry_of(self.parts.stored[part], number, None)
         for name, values in self._columns.added.items():
             samples.columns[name] = column_array(values[begin : begin + len(samples.keys)]).to_pylist()
         return shard, samples
 
     def place_of(self, reference: SampleReference) -> str:
         """Return the location of a sample's index, for messages."""
-        return self.parts.of_shard(reference.number)[0].folder.where
+        return self.parts.stored[self.parts.of_shard(reference.number)[0]].folder.where
 
     @property
     def stored(self) -> list[StoredIndex]:

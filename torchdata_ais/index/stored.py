@@ -39,7 +39,7 @@ from torchdata_ais.index.format import (
     samples_schema,
     whole_of,
 )
-from torchdata_ais.index.location import Readable
+from torchdata_ais.index.location import Readable, part_of
 from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.store.objects.cache import open_kept, open_part, private_folder, remove, write_all
 from torchdata_ais.urls import ShardPlaces
@@ -56,16 +56,8 @@ class CopiedFolder:
 
     One process copies a file, under a lock that dies with it; others wait. The unfinished copy of a killed process is
     resumed. A file appears under its name when its XXH64 matches the index's head. Its blocks are compared when they
-    are read, too. A damaged copy is replaced.
-
-    Args:
-        source: The location of the index.
-        path: The folder of this node, for any number of indexes; each has a subfolder. The disk has at most the files
-            of the index and of the previous one in its place.
-        head: Of the index. An index that replaces it is another one: it is copied when it is opened.
-
-    Attributes:
-        source: As given.
+    are read, too. A damaged copy is replaced. Each index has a subfolder of `path`, with its files and those of the
+    previous index in its place. An index that replaces it is copied when it is opened.
 
     Memory: 8 MiB, while a file is copied; the table of shards, while that is.
     """
@@ -90,11 +82,7 @@ class CopiedFolder:
                 file = open_kept(self._path / kept)
                 if file is not None:
                     with file:
-                        left = os.fstat(file.fileno()).st_size - start
-                        if left <= 0:
-                            return b""
-                        file.seek(start)
-                        return file.read(left if length is None else min(length, left))
+                        return part_of(file, start, length)
             self._copy(name, kept)
         raise UsageError.at(
             f"the copy of {name} in {self._path} is removed again and again",
@@ -103,10 +91,7 @@ class CopiedFolder:
         )
 
     def mistrust(self, name: str) -> bool:
-        """Discard the copy of a file; return whether there was one.
-
-        The next read is from the source.
-        """
+        """Discard the copy of a file, to read the source next; return if it was."""
         kept = self._named(name)
         if kept is None or not os.path.lexists(self._path / kept):
             return False
@@ -115,10 +100,7 @@ class CopiedFolder:
         return True
 
     def _named(self, name: str) -> str | None:
-        """Return the name of the copy of a file.
-
-        None for a file that is not part of the index.
-        """
+        """Return the name of the copy of a file; None if it is not of the index."""
         if name == TABLE:
             return f"table-{self._head.whole}.arrow"
         return name if name in self._head.files else None
@@ -255,7 +237,6 @@ class StoredIndex:
     Memory: 8 bytes a shard, at most 16 MiB of recently used pages and batches, and 4,096 rows.
 
     Raises:
-        NotFoundError: The index does not exist.
         SampleIndexError: It is damaged or incomplete; for blocks that are read later, when they are read.
     """
 
@@ -283,10 +264,7 @@ class StoredIndex:
         return self.__dict__ | {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}}
 
     def kept_in(self, path: str | os.PathLike[str]) -> StoredIndex:
-        """Return the same index with files copied to a folder on use.
-
-        The folder is on this node.
-        """
+        """Return the same index with files copied to a folder here on use."""
         kept = copy.copy(self)
         source = self.folder.source if isinstance(self.folder, CopiedFolder) else self.folder
         kept.folder = CopiedFolder(source, path, self.head)
@@ -313,22 +291,15 @@ class StoredIndex:
     def page(self, number: int) -> pa.RecordBatch:
         """Return 4,096 rows of the table of shards."""
         length, xxh64 = self.head.pages[number]
-
-        def check(page: pa.RecordBatch) -> None:
-            self._check_page(number, page)
-
-        begin = int(self._page_starts[number])
+        begin, data = int(self._page_starts[number]), None
+        if self._pages is not None:
+            first = begin - int(self._page_starts[0])
+            data = self._pages[first : first + length]
         block = Block(self.table, begin, length, xxh64)
-        if self._pages is None:
-            return self._block(block, SHARDS, check=check)
-        first = begin - int(self._page_starts[0])
-        return self._block(block, SHARDS, self._pages[first : first + length], check=check)
+        return self._block(block, SHARDS, data, check=lambda page: self._check_page(number, page))
 
     def _check_page(self, number: int, page: pa.RecordBatch) -> None:
-        """Compare the rows of a page with the head and the allowed places.
-
-        The names of shards must be of these places.
-        """
+        """Compare the rows of a page with the head, and names with the places."""
         counts = np.diff(self.ends, prepend=0)[number * PAGE_ROWS : (number + 1) * PAGE_ROWS]
         values = {name: as_numpy(page.column(name)) for name in ("count", "part", "start")}
         lengths = as_numpy(page.column("length"))

@@ -38,13 +38,7 @@ _PART_SHARDS = 4 * PAGE_ROWS
 
 
 class IndexWriter:
-    """Writer of an index to a folder: parts first, ``shards.arrow`` last.
-
-    So a reader finds a whole index or none.
-
-    Args:
-        folder: Where to.
-        columns: Names of the columns of samples that a program has added.
+    """Writer of an index: ``shards.arrow`` last, so readers find all or none.
 
     Memory: one part of samples (64 MiB) and the table of shards (about 150 bytes a shard).
 
@@ -128,12 +122,7 @@ class IndexWriter:
     def finish(self, source: str = "", *, selection: bool = False, digest: str | None = None) -> Head:
         """Write the rest, the tables, and the head.
 
-        Remove the files of the index before the previous one.
-
-        Args:
-            source: The indexed source, for people.
-            selection: Whether samples of the shards were left out.
-            digest: The digest of the contents, where it is known; default that of the shards taken.
+        Remove the files of the index before the previous one. The digest defaults to that of the shards taken.
         """
         if self._broken_off:
             raise UsageError.at("the index was broken off", todo="build it: SampleIndex.build(...)")
@@ -213,10 +202,7 @@ class IndexWriter:
 
 
 def _lists(rows: Sequence[tuple[int, ...]]) -> pa.Array:
-    """Return an Arrow column of the rows.
-
-    It is three times as fast as Arrow's own way from tuples.
-    """
+    """Return an Arrow column of rows, three times as fast as from tuples."""
     ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
     flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(ends[-1]))
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(flat))

@@ -1,7 +1,4 @@
-"""Building of sample indexes, and comparison with the shards.
-
-The rows come from AIStore's own job or from reading the shards.
-"""
+"""Building of sample indexes, and comparison with the shards."""
 
 from torchdata_ais.index.build.by_reading import ShardWatch, index_shard
 from torchdata_ais.index.build.sample_index import SampleIndex, build_index, problems_of

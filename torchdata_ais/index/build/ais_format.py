@@ -28,10 +28,7 @@ _READ = 1 << 20  # bytes of the gaps in any shard; a quarter of a large one
 class ClusterIndex(NamedTuple):
     """AIStore's index of one shard.
 
-    Attributes:
-        checksum: Of the shard.
-        size: Bytes of the shard.
-        members: Offset of the last header, bytes and name of each regular member, by offset.
+    `members` has the offset of the last header, bytes and name of each regular member, by offset.
     """
 
     checksum: str
@@ -40,11 +37,7 @@ class ClusterIndex(NamedTuple):
 
 
 def parse_shard_index(data: bytes) -> ClusterIndex:
-    """Return the parsed object of the bucket ``.sys-shardidx``.
-
-    Raises:
-        UnusableError: It is damaged, or of a form that this package does not know.
-    """
+    """Return the parsed object of ``.sys-shardidx``, or raise `UnusableError`."""
     if len(data) < _HEAD:
         raise UnusableError("its index is cut")
     if data[0] != 1 or data[1] != 0 or data[2] != 1:
@@ -114,11 +107,6 @@ def samples_in(
     where the regular member before it ends, and ends at the last header of the next sample's first regular member. The
     last sample then reaches 10 KiB beyond its last member, or to the shard's end.
 
-    Args:
-        found: The members.
-        url: The shard, for errors.
-        read: Returns so many bytes of the shard from an offset on.
-
     Memory: the rows, and with `read` 4 MiB of the shard.
 
     Raises:
@@ -159,10 +147,7 @@ def _placed(members: list[tuple[int, int, str]]) -> Iterator[PlacedMember]:
 def _exactly_placed(
     found: ClusterIndex, url: str, read: Callable[[int, int], bytes]
 ) -> Iterator[PlacedMember]:
-    """Yield all members, each from its first header on.
-
-    They are those in the index and those in the gaps.
-    """
+    """Yield the members of index and gaps, each from its first header."""
     named = list(_placed(found.members))
     stop = named[-1][-1] if named else 0
     gaps = [(begin, offset + BLOCK) for _, _, begin, offset, _ in named if begin < offset]
@@ -205,10 +190,7 @@ def _merged(gaps: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
 
 
 def _in_gap(data: bytes, start: int, url: str, *, ends: bool) -> Iterator[PlacedMember]:
-    """Yield the members in bytes of a shard between indexed members.
-
-    The bytes reach to the data of a member, or to the end of the shard.
-    """
+    """Yield the members in bytes that reach to a member's data, or to the end."""
     reader = TarReader(
         _Gap(data), url=url, start=start, require_end=ends, max_member_bytes=0, skip_large=True
     )
@@ -221,10 +203,7 @@ def _in_gap(data: bytes, start: int, url: str, *, ends: bool) -> Iterator[Placed
 
 
 class _Gap(PassableBlocks):
-    """One block, after which the data of a member can be skipped.
-
-    That data need not be present.
-    """
+    """One block, after which the absent data of a member can be skipped."""
 
     def __init__(self, data: bytes) -> None:
         self._blocks = iter((data,))

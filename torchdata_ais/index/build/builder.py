@@ -37,13 +37,9 @@ from torchdata_ais.urls.parsing import is_shard
 
 
 class IndexLocation:
-    """Index location next to the shards of a source.
+    """Index location next to the shards that begin as a template or a pattern.
 
-    It is for all shards that begin as a template or a pattern does.
-
-    Args:
-        sources: The indexed sources; several sources have no such place.
-        options: How the shards are reached.
+    Several sources have no such place.
     """
 
     def __init__(self, sources: object, options: StoreOptions) -> None:
@@ -60,10 +56,7 @@ class IndexLocation:
 
     @property
     def home(self) -> str | None:
-        """Default location of the index.
-
-        None for a part of the shards there, whose index is another.
-        """
+        """Default location; None for a part of the shards there."""
         return None if self.place is None or self._not_named else self.place
 
     def refuse_part(self) -> None:
@@ -81,10 +74,7 @@ class IndexLocation:
 
     @cached_property
     def _not_named(self) -> list[str]:
-        """Unnamed shards with the beginning of a template or a pattern.
-
-        They are listed once.
-        """
+        """Unnamed shards with the beginning of a template or a pattern."""
         if self._source is None or (named := named_shards(self._source)) is None:
             return []
         settings = replace(
@@ -109,10 +99,7 @@ logger = logging.getLogger("torchdata_ais")
 def build_stored(
     sources: object, how: Indexing, where: str | os.PathLike[str] | None, previous: IndexedSamples | None
 ) -> tuple[StoredIndex, str | None]:
-    """Return the stored index of the samples of shards, and its folder.
-
-    `SampleIndex.build` has the arguments.
-    """
+    """Return the stored index and its folder; see `SampleIndex.build`."""
     if previous is not None and previous.is_selection:
         raise UsageError.at("the index before holds a selection", todo="pass the whole index as previous=")
     urls = listed_shards(sources, how.options)
@@ -147,10 +134,7 @@ def build_stored(
 
 
 def _say_what_is_fetched(urls: list[ObjectURL]) -> None:
-    """Log that reading cloud shards makes the cluster fetch all of them.
-
-    It fetches every byte that it does not have yet.
-    """
+    """Log that the cluster fetches cloud shards that it does not have yet."""
     far = [url for url in urls if (place := parse_url(url)).kind == "object" and place.provider != "ais"]
     if far:
         logger.warning(
@@ -163,10 +147,7 @@ def _say_what_is_fetched(urls: list[ObjectURL]) -> None:
 
 
 def _standing(folder: Folder) -> list[IndexedSamples]:
-    """Return the present contents of a folder.
-
-    These are an index, a part of one, both or nothing.
-    """
+    """Return the present index of a folder and the part of one, if any."""
     found = (_stored(folder, table) for table in (TABLE, UNFINISHED))
     return [index for index in found if index is not None and not index.is_selection]
 

@@ -33,12 +33,7 @@ def check_unchunked(bucket: str, prefix: str, names: Iterable[str], options: Sto
 
     The job destroys such objects. AIStore 5.0 stores the metadata of each shard again as that of an object in one
     piece, after indexing and when its index is dropped. The parts of a chunked object after the first are lost then.
-
-    Args:
-        bucket: The bucket of the job.
-        prefix: The prefix of the job. All objects with it are listed, since the job takes them all.
-        names: The shards to index; the listing must contain them.
-        options: Endpoint, token, retries.
+    All objects with the prefix are listed, since the job takes them all; the listing must contain `names`.
     """
     place = Location("object", prefix, bucket, endpoint=options.endpoint)
     listed = list_bucket(place, prefix, options, whole=True)
@@ -61,16 +56,9 @@ def check_unchunked(bucket: str, prefix: str, names: Iterable[str], options: Sto
 
 
 def run_index_job(bucket: str, prefix: str, options: StoreOptions, progress: OnProgress | None = None) -> str:
-    """Have the targets index the shards of a bucket with a prefix.
-
-    Return an error, or "".
+    """Have the targets index the shards with a prefix; return errors, or "".
 
     An object that is not a tar ends the job on its target, so its end proves nothing about any one shard.
-
-    Raises:
-        JobError: The cluster does not know this job.
-        NotFoundError: No such bucket.
-        ConnectError, AuthError, StallError: The cluster does not answer, or the job makes no progress.
     """
     with sdk_client(options) as client:
         job_id = _start(client, bucket, prefix, options)
@@ -132,13 +120,7 @@ logger = logging.getLogger("torchdata_ais")
 
 
 def indexed_by_cluster(urls: list[ObjectURL], how: Indexing) -> Iterator[IndexedShard]:
-    """Yield the index rows of each shard, in order.
-
-    Read the shards that the job left out.
-
-    Args:
-        urls: The shards, with size and checksum as listed.
-        how: Transport settings, processes and progress.
+    """Yield the index rows of each shard; read those that the job left out.
 
     Memory: the rows of 128 shards, and the memory of reading.
 
@@ -170,10 +152,7 @@ def indexed_by_cluster(urls: list[ObjectURL], how: Indexing) -> Iterator[Indexed
 
 
 def _run_jobs(urls: list[ObjectURL], how: Indexing) -> None:
-    """Start a job for each bucket and wait for it.
-
-    All buckets are checked before the first job.
-    """
+    """Run a job for each bucket; all buckets are checked before the first."""
     buckets: dict[tuple[str, str], list[str]] = defaultdict(list)
     for url in urls:
         place = parse_url(url).at(how.options.endpoint)
@@ -241,7 +220,6 @@ def _usable(idx: Location, url: ObjectURL, options: StoreOptions) -> IndexedShar
     """Return the entry of a shard in an index of the cluster.
 
     Raises:
-        NotFoundError: It is not there.
         UnusableError: It does not fit the shard, or is not complete.
     """
     found = parse_shard_index(read_range(idx, 0, _MOST_BYTES, options))

@@ -24,18 +24,11 @@ _LOOSE_BYTES = 1 << 20  # more than that of members without a key is not kept fo
 
 
 class UnusableError(Exception):
-    """The cluster's index lacks places of samples of this shard.
-
-    The text has the reason.
-    """
+    """Reason why the cluster's index lacks places of samples of a shard."""
 
 
 PlacedMember = tuple[str, "int | None", int, int, int]
-"""Name, bytes, offset, offset of the last header, next offset.
-
-The bytes are None for a link. Without extension headers the last header is the first. The next member begins at the
-next offset.
-"""
+"""Name, bytes (None for a link), offset, offset of the last header, next member's offset."""
 
 
 def group_members(members: Iterable[PlacedMember], url: str, *, end: int | None = None) -> ShardSamples:
@@ -70,9 +63,7 @@ def group_members(members: Iterable[PlacedMember], url: str, *, end: int | None 
 class Grouping:
     """`group_members` for a caller that passes one member after the other.
 
-    Args:
-        url: See there. So is `end`.
-        xxh64: Returns XXH64 of bytes `start` to `end` of the shard; None if they are not read.
+    `xxh64` returns XXH64 of bytes `start` to `end` of the shard; None if they are not read.
 
     Example:
         >>> grouping = Grouping("s.tar")
@@ -205,13 +196,7 @@ def index_shard(url: str, options: StoreOptions) -> IndexedShard:
 
     Samples that the stream would refuse (a link to nowhere) are in it, too: they are refused when they are read.
 
-    Args:
-        url: A shard: object, file or web file, not compressed.
-        options: Transport settings.
-
     Raises:
-        TransportError, ShardError: The shard cannot be read, or is not whole.
-        NonAdjacentKeyError: A key comes again later in the shard.
         UsageError: The shard is compressed, or a header in it applies to all members after it: its samples cannot be
             read one by one.
 
@@ -234,13 +219,7 @@ def index_shard(url: str, options: StoreOptions) -> IndexedShard:
 class ShardWatch:
     """Builder of the index of a shard from the bytes of another reader.
 
-    See `AISFileLoader.watched_by`.
-
-    Args:
-        url: The shard.
-
-    Attributes:
-        error: The reason why it cannot be indexed, though it may be read on; else None.
+    See `AISFileLoader.watched_by`. `error` is the reason why the shard cannot be indexed, though it may be read on.
 
     Memory: as for `index_shard`.
     """
@@ -279,11 +258,7 @@ class ShardWatch:
             del member, data
 
     def finish(self) -> IndexedShard:
-        """Return the index entry of the shard after a read without errors.
-
-        Raises:
-            NonAdjacentKeyError, UsageError: As for `index_shard`.
-        """
+        """Return the index entry after a read to the end; raises as `index_shard`."""
         if self.error is not None:
             raise self.error
         if self._source is None or self._reader is None or self._grouping is None:
@@ -294,10 +269,7 @@ class ShardWatch:
 
 
 def headers_in(blocks: Iterable[bytes], url: str) -> TarReader:
-    """Return a reader of members without their data.
-
-    A member that is skipped for its size is not copied.
-    """
+    """Return a reader of members without their data, which is not copied."""
     return TarReader(blocks, url=url, max_member_bytes=0, skip_large=True)
 
 
@@ -344,21 +316,13 @@ def indexed_by_reading(
 ) -> Iterator[IndexedShard]:
     """Yield the index entry of each shard, in their order.
 
-    Args:
-        urls: The shards.
-        options: Transport settings.
-        processes: Read in so many processes; 0 reads in this one.
-
     Memory: one sample a process, and the rows of at most ``2 * processes`` shards.
     """
     return in_processes(functools.partial(index_shard, options=options), urls, processes)
 
 
 def in_processes(work: Callable[[_T], _R], urls: Sequence[_T], processes: int) -> Iterator[_R]:
-    """Yield the result of `work` for each URL, in their order.
-
-    `work` runs in so many processes, or in this one.
-    """
+    """Yield the result of `work` for each URL, in their order."""
     if processes < 2 or len(urls) < 2:
         yield from map(work, urls)
         return
@@ -370,14 +334,7 @@ Method = Literal["read", "cluster"]
 
 
 class Indexing(NamedTuple):
-    """Options of indexing; see `SampleIndex.build`.
-
-    Attributes:
-        options: Transport settings.
-        method: Whether shards are read, or indexed by the cluster.
-        processes: Number of processes that read.
-        progress: Called with each new `Progress`.
-    """
+    """Options of indexing; see `SampleIndex.build`."""
 
     options: StoreOptions
     method: Method = "read"
@@ -386,12 +343,9 @@ class Indexing(NamedTuple):
 
 
 def listed_shards(sources: object, options: StoreOptions) -> list[ObjectURL]:
-    """Return the shards of sources with size, and checksum or version.
-
-    They have these as far as they are known.
+    """Return the shards of sources, with size, checksum and version if known.
 
     Raises:
-        NotFoundError: One does not exist.
         UsageError: One is in the list twice.
     """
     named = sources if isinstance(sources, list | tuple) else [sources]
@@ -406,10 +360,7 @@ def listed_shards(sources: object, options: StoreOptions) -> list[ObjectURL]:
 
 
 def _with_facts(urls: list[ObjectURL], options: StoreOptions) -> list[ObjectURL]:
-    """Fill in the metadata that names lack.
-
-    Files are checked, and objects listed, with one listing for each bucket.
-    """
+    """Fill in sizes that names lack, of objects from one listing a bucket."""
     places = [parse_url(url).at(options.endpoint) for url in urls]
     listed = listed_objects(
         [place for url, place in zip(urls, places, strict=True) if url.size is None], options

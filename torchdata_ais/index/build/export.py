@@ -33,10 +33,7 @@ _META = ".nv-meta"
 def export_index(
     index: IndexedSamples, form: Form, where: str | os.PathLike[str] | None, options: StoreOptions
 ) -> list[str]:
-    """Write the index in the format of another tool.
-
-    `SampleIndex.export` has the arguments.
-    """
+    """Write the index in another tool's format; see `SampleIndex.export`."""
     if index.joins:
         raise UsageError.at("export() of an index that is joined", todo="export each of the indexes")
     if form != "dali" and index.is_selection:
@@ -124,10 +121,7 @@ def _wids(index: IndexedSamples, home: str) -> bytes:
 
 
 def _dali(entry: ShardEntry, samples: ShardSamples, options: StoreOptions) -> bytes:
-    """Return the contents of wds2idx files.
-
-    They have the fields of each sample, with the first byte and size of their data.
-    """
+    """Return a wds2idx file: first byte and size of each field of a sample."""
     wanted = dict.fromkeys(samples.keys)
     found: dict[str, list[tuple[str, int, int, str]]] = {key: [] for key in wanted}
     for name, size, _, _, after in members_of(entry.name, options):

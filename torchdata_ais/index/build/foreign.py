@@ -57,10 +57,7 @@ def is_foreign(where: str) -> bool:
 
 
 def energon_info_at(where: str, options: StoreOptions) -> str | None:
-    """Return Energon's file that lists the shards of a folder or prefix.
-
-    None: there is none.
-    """
+    """Return Energon's file that lists the shards of a folder, if it is there."""
     place = parse_url(where)
     if place.kind not in ("file", "object") or any(mark in place.name for mark in "{*?["):
         return None
@@ -82,7 +79,6 @@ def open_foreign(
 
     Raises:
         SampleIndexError: It is damaged, names shards of other places, or does not fit the shards; names the first.
-        NotFoundError: The index does not exist.
     """
     claims = _claims_at(where, shards, options, places)
     try:
@@ -160,10 +156,7 @@ def _shards_of(names: list[str]) -> list[str]:
 
 
 def _shard_of(index: str) -> str:
-    """Return the shard next to an ``.idx`` file.
-
-    Energon and Lhotse add the ending, DALI's tool replaces ``.tar``.
-    """
+    """Return the shard of an ``.idx``: Energon and Lhotse keep ``.tar`` in it."""
     path, mark, query = index.partition("?")
     name = path.removesuffix(".idx")
     return f"{name if name.endswith('.tar') else f'{name}.tar'}{mark}{query}"
@@ -218,10 +211,7 @@ def _looked_at(urls: list[ObjectURL], how: Indexing) -> Iterable[IndexedShard]:
 
 
 def _misfit(claim: Claim, entry: ShardEntry, samples: ShardSamples) -> tuple[str, str | None] | None:
-    """Return the difference between index and shard, and its key.
-
-    None: the index fits.
-    """
+    """Return how index and shard differ and the key, or None if they do not."""
     if claim.size is not None and entry.size is not None and claim.size != entry.size:
         return f"it says {claim.size} bytes, and the shard has {entry.size}", None
     # Samples of nothing but links are in no index of another tool.

@@ -41,15 +41,15 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 
 
 class Claim(NamedTuple):
-    """Entry of one shard in another tool's index.
+    """Entry of one shard in another tool's index; None is unknown.
 
     Attributes:
         where: The file with the entry.
         shard: The shard's name, as that file has it.
-        offsets: Where each sample begins, and at last where they end; None: unknown.
-        members: The place of each regular member; None: unknown.
-        samples: How many samples there are, if known.
-        size: Bytes of the shard, if known.
+        offsets: Where each sample begins, and at last where they end.
+        members: The place of each regular member.
+        samples: How many samples there are.
+        size: Bytes of the shard.
     """
 
     where: str
@@ -71,12 +71,7 @@ def unfitting(index: str, shard: str, what: str, key: str | None = None) -> Samp
 
 
 def claim_in_idx(data: bytes, index: str, shard: str) -> Claim:
-    r"""Return the entry in an ``.idx`` file.
-
-    It is text of DALI's wds2idx, or offsets as Energon and Lhotse write them.
-
-    Raises:
-        SampleIndexError: It is neither, or damaged.
+    r"""Return the entry in an ``.idx`` file of wds2idx, Energon or Lhotse.
 
     Example:
         >>> claim_in_idx(b"v1.2 1\njpg 512 9 a.jpg cls 1536 1 a.cls\n", "s.idx", "s.tar").members
@@ -119,10 +114,7 @@ def _dali(text: str, index: str, shard: str) -> Claim:
 
 
 def _unescaped(name: str) -> str:
-    """Return a name as the shard has it, without GNU tar's escapes.
-
-    wds2idx takes names from GNU tar, which prints odd characters as escapes.
-    """
+    """Return a name of wds2idx without the escapes that GNU tar prints."""
     if "\\" not in name:
         return name
     plain = _ESCAPE.sub(
@@ -135,11 +127,7 @@ def _unescaped(name: str) -> str:
 
 
 def energon_counts(whole: dict[str, Any], index: str) -> dict[str, int]:
-    """Return how many samples each shard has, by Energon's ``.info.json``.
-
-    Raises:
-        SampleIndexError: It is damaged.
-    """
+    """Return how many samples each shard has, by Energon's ``.info.json``."""
     counts = whole.get("shard_counts")
     if not isinstance(counts, dict) or not all(isinstance(count, int) for count in counts.values()):
         raise _not_understood(index, "it has no shard_counts")
@@ -147,12 +135,7 @@ def energon_counts(whole: dict[str, Any], index: str) -> dict[str, int]:
 
 
 def wids_claims(whole: dict[str, Any], index: str) -> list[Claim]:
-    """Return the entries of shards in a wids shard index.
-
-    Their names are appended to its base, or its folder.
-
-    Raises:
-        SampleIndexError: It is damaged, or refers to others.
+    """Return the entries of a wids shard index, below its base or folder.
 
     Example:
         >>> whole = {"wids_version": 1, "shardlist": [{"url": "a.tar", "nsamples": 3, "filesize": 10240}]}
@@ -193,11 +176,7 @@ def _merged(base: str, url: str) -> str:
 
 
 def json_in(data: bytes, index: str) -> dict[str, Any]:
-    """Return the JSON object that an index is.
-
-    Raises:
-        SampleIndexError: It is none.
-    """
+    """Return the JSON object that an index is."""
     try:
         whole = json.loads(data)
     except (ValueError, RecursionError):
@@ -219,12 +198,7 @@ _BLOCK_BYTES = 8 << 10
 
 
 def index_headers(url: str, options: StoreOptions) -> IndexedShard:
-    """Return the index entry of a shard.
-
-    Of a local file only the headers are read, without XXH64.
-
-    Raises:
-        TransportError, ShardError, NonAdjacentKeyError, UsageError: As for `index_shard`.
+    """Return a shard's index entry; of a local file by its headers alone.
 
     Memory: a block.
 
@@ -248,13 +222,7 @@ def index_headers(url: str, options: StoreOptions) -> IndexedShard:
 
 
 def members_of(url: str, options: StoreOptions) -> Iterator[PlacedMember]:
-    """Yield the members of a shard by their headers.
-
-    Anything but a local file is read whole.
-
-    Raises:
-        TransportError, ShardError, UsageError: As for `index_shard`.
-    """
+    """Yield the members of a shard; anything but a local file is read whole."""
     place = parse_url(url)
     with _opened(place.name) if place.kind == "file" else open_blocks(place, options) as blocks:
         yield from placed_members(headers_in(blocks, url))

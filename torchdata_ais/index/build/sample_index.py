@@ -32,17 +32,8 @@ def problems_of(
 ) -> Iterator[SampleIndexError]:
     """Yield the faults of an index: its own bytes, then its shards.
 
-    Each shard is read to its end.
-
-    Args:
-        index: The index. Of a selection the samples selected are compared.
-        processes: Read in so many processes; 0 reads in this one.
-        progress: Called with each new `Progress`.
-
-    Yields:
-        Errors that name index, shard and key; of each shard the first difference.
-
-    Order: that of the index.
+    Each shard is read to its end. The errors name index, shard and key: of each shard the first difference, in the
+    order of the index. Of a selection the selected samples are compared.
 
     Raises:
         TransportError: The cluster does not answer.
@@ -103,10 +94,7 @@ def _difference(stored: StoredIndex, number: int, rows: object, found: Found) ->
 
 
 def _sample_difference(stored: StoredIndex, number: int, rows: Any, now: ShardSamples) -> Difference | None:
-    """Compare the samples of index and shard.
-
-    All indexed samples must exist. All existing samples must be indexed, if all were.
-    """
+    """Compare the samples of index and shard; a selection may lack some."""
     proven = stored.shard(number).proven
     _, then = entry_of(stored, number, rows)
     by_key = {stored_text(key): place for place, key in enumerate(now.keys)}
