@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSourceLister
-from torchdata_ais.loaders.instance import InstancePlan, begin, pack_state
+from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
 from torchdata_ais.ranks.listing import shard_instance
 from torchdata_ais.state import SharedState, pack, unpack
 from torchdata_ais.testing import example_shards
@@ -98,7 +98,7 @@ def advance(make: Any, plan: InstancePlan, steps: int) -> tuple[list[Any], bytes
             items.append(next(source))
         except StopIteration:
             break
-    return items, pack_state(pipe)
+    return items, pack_or_refuse(pipe)
 
 
 @SEEDS

@@ -32,13 +32,7 @@ from torchdata_ais.state import EpochShare, Part, StreamState, WorkerPlanState, 
 
 @dataclass
 class WorkerPlan:
-    """A pipe that reads by index, as one worker of a dataset runs it.
-
-    Attributes:
-        pipe: The last stage.
-        reader: The stage of it that reads.
-        seed: The dataset's seed.
-    """
+    """A pipe that reads by index, as one worker of a dataset runs it."""
 
     pipe: IterDataPipe[object]
     reader: AISSampleReader
@@ -53,11 +47,7 @@ class WorkerPlan:
     def state(self, runs: int, share: Share, sent: int | None, given: int) -> WorkerPlanState:
         """Return the position of the worker.
 
-        Args:
-            runs: Iterations that were started.
-            share: Which worker of which rank it is.
-            sent: The seed of the stages; None: no epoch is under way.
-            given: Items that it has given in this iteration.
+        `sent` is the seed of the stages, None if no epoch is under way; `given` counts the items of this iteration.
 
         Raises:
             StateError: How many samples have been given does not follow from that.
@@ -91,10 +81,7 @@ class WorkerPlan:
         }
 
     def check(self, state: WorkerPlanState) -> None:
-        """Raise `StateError` for a state of other data, order, seed or batch.
-
-        The message names the difference.
-        """
+        """Raise `StateError` for a state of other data, order, seed or batch."""
         for name, what in (
             ("plan", "the plan's version"),
             ("seeds", "the seeds of dataset and reader"),
@@ -135,10 +122,7 @@ class WorkerPlan:
         return task.run.seed == self.reader.own_seed and task.run.epoch_of(task.step).number == epoch
 
     def number_epochs_after(self, task: Task) -> None:
-        """Number the iterations after that of `task` as the epochs after it.
-
-        Only where the reader counts them itself.
-        """
+        """Number further iterations as epochs, if the reader counts them itself."""
         if task.run.seed == self.reader.own_seed:
             self.reader.take_epoch(task.run.epoch_of(task.step).number + 1)
 
@@ -321,10 +305,7 @@ class PipeDataset(IterableDataset[Any]):
             self._plan = None  # else other workers may have some left: this one, resumed, has none
 
     def _where(self) -> tuple[Share, int | None]:
-        """Return this process's worker and rank, and the loader's epoch seed.
-
-        The seed only if there are workers.
-        """
+        """Return worker and rank of this process, and with workers the epoch seed."""
         info = get_worker_info()
         if info is None:
             return Share(self._rank, self._ranks), None

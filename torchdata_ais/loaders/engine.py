@@ -1,7 +1,7 @@
 """Engines of ais_loader: worker processes, or this process.
 
-Each engine yields its steps in strict round robin over the workers that still have items, so the order does not depend
-on timing. It is a function of the data, the seed, the epoch and the topology. `worker_engine` runs worker processes.
+Each engine yields its steps in strict round robin over the workers that still have items, so the order does not
+depend on timing. It is a function of the data, the seed, the epoch and the topology.
 """
 
 from __future__ import annotations
@@ -27,25 +27,14 @@ from torchdata_ais.workers.heartbeat import Watchdog
 from torchdata_ais.workers.process import StartMethod
 
 Step = tuple[Any, int, "bytes | None"]
-"""An item, its worker, and the worker's packed state after it.
-
-None: unknown, or to be requested.
-"""
+"""An item, its worker, and the worker's packed state after it; None: unknown, or to be requested."""
 
 
 @dataclass(frozen=True)
 class EngineOptions:
     """The processes to run a pipe in: arguments of `ais_loader`.
 
-    Attributes:
-        num_workers: Worker processes; 0 runs the pipe in this one.
-        prefetch: Items each worker makes ahead.
-        context: Start method of the processes.
-        stall_after: Seconds an item may take.
-        records: Whether a record a batch is noted.
-
-    Raises:
-        UsageError: A value that cannot work.
+    With `records` a record is noted for each batch.
     """
 
     num_workers: int
@@ -71,12 +60,7 @@ class EngineOptions:
 class EngineSettings:
     """The pipe that an engine runs, and how.
 
-    Attributes:
-        pipe: The pipe.
-        stateful: Whether to yield the state with each item.
-        listing: The objects that the sources of the pipe list; workers start with it.
-        world: The ranks.
-        options: The rest.
+    Workers start with the listing. If `stateful`, each item comes with the state after it.
     """
 
     pipe: IterDataPipe[object]
@@ -89,8 +73,7 @@ class EngineSettings:
 class Engine(ABC):
     """Interface of an engine.
 
-    Attributes:
-        on_started: Called when an epoch has started its processes, before its first step.
+    `on_started` is called when an epoch has started its processes, before its first step.
     """
 
     on_started: Callable[[], object] | None = None

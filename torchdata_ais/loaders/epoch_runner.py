@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Literal
 from torchdata_ais._util.world import World, instance_of, ranks_of_node
 from torchdata_ais.errors import AISError, UsageError
 from torchdata_ais.index import Schedule
-from torchdata_ais.loaders.engine import Engine, EngineOptions, EngineSettings, InProcessEngine, Step
+from torchdata_ais.loaders.engine import (
+    Engine,
+    EngineOptions,
+    EngineSettings,
+    InProcessEngine,
+    Step,
+    WorkerEngine,
+)
 from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
@@ -72,15 +79,9 @@ def _by_index(name: str) -> UsageError:
 class EpochRunner:
     """Runs epochs of a pipe, and tracks the position.
 
-    Args:
-        pipe: The pipe.
-        how: Processes to run it in.
-        given: Parameters of the epochs.
-        meeting: This rank, and the listing.
-
     Attributes:
         seed: Seed of all epochs.
-        meeting: The argument.
+        meeting: This rank, and the listing.
         recorder: Records the training loop's waits, if requested.
         gpu: The device of the yielded items; None: unchanged.
     """
@@ -105,11 +106,7 @@ class EpochRunner:
 
     @property
     def length(self) -> int:
-        """Number of batches of this rank in an epoch.
-
-        Raises:
-            TypeError: It is not known before.
-        """
+        """Batches of this rank in an epoch; raises TypeError if that is unknown."""
         raise NotImplementedError
 
     @property
@@ -118,29 +115,17 @@ class EpochRunner:
         raise NotImplementedError
 
     def check_epoch(self, epoch: int, following: int) -> None:
-        """Take it that `epoch` is to be the next one.
-
-        Args:
-            epoch: Its number.
-            following: The one that would be next.
-
-        Raises:
-            UsageError: It cannot be.
-        """
+        """Take `epoch` in place of `following`, or raise `UsageError`."""
         raise NotImplementedError
 
     def steps_given(self, step: int) -> int:
-        """Return how many batches of the current epoch were yielded.
-
-        `step` of them since the loader has started it.
-        """
+        """Return the batches of this epoch, `step` of them given by this loader."""
         raise NotImplementedError
 
     def settings(self, epoch: int) -> dict[str, object]:
         """Return the arguments that must be equal on all ranks, by name.
 
-        Args:
-            epoch: The one that starts, if nothing else is under way.
+        `epoch` is the one that starts, if nothing else is under way.
         """
         return {"loader": "ais_loader", "seed": self.seed, "epoch": epoch}
 
@@ -170,24 +155,15 @@ class EpochRunner:
         raise NotImplementedError
 
     def given(self, step: int) -> int:
-        """Return the number on all ranks of the last yielded batch.
-
-        It is the batch `step` of the epoch.
-        """
+        """Return the number on all ranks of the last batch, `step` of the epoch."""
         return step
 
     def repeated(self) -> int:
-        """Return how many more samples this rank gets than another one.
-
-        In the epoch under way.
-        """
+        """Return how many more samples of this epoch this rank gets than another."""
         return 0
 
     def samples_of(self, step: int) -> list[tuple[str, str]]:
-        """Return key and shard of each sample of a global step.
-
-        See `AISLoader.samples_of`.
-        """
+        """Return key and shard of each sample of a step; see `AISLoader`."""
         raise NotImplementedError
 
     def start_at(self, step: int) -> None:
@@ -220,12 +196,9 @@ class EpochRunner:
         """Save the position: the engine may be gone when it is requested."""
 
     def saved(self, epoch: int, next_epoch: int, step: int) -> State:
-        """Return the position of the rank.
+        """Return the position of the rank, `step` batches after the epoch's begin.
 
-        Args:
-            epoch: The epoch under way, or the last one, as the user counts.
-            next_epoch: The one that follows.
-            step: Batches given out in the epoch under way.
+        `epoch` is the one under way, or the last one, as the user counts.
 
         Raises:
             StateError: The position is unknown.
@@ -264,18 +237,11 @@ class EpochRunner:
         if self._engine is None:
             self._past_reports = [ended(report) for report in self._past_reports]
             try:
-                self._engine = self._new_engine(self._settings(stateful=self._stateful))
+                kind = WorkerEngine if self._how.num_workers else InProcessEngine
+                self._engine = kind(self._settings(stateful=self._stateful))
             except AISError as error:
                 raise error.with_traceback(None)  # noqa: B904 - the frames down to the copy of the pipes do not help
         return self._engine
-
-    def _new_engine(self, settings: EngineSettings) -> Engine:
-        if self._how.num_workers == 0:
-            return InProcessEngine(settings)
-        # Imports torchdata, where that has a DataLoader2.
-        from torchdata_ais.loaders.engine import WorkerEngine
-
-        return WorkerEngine(settings)
 
     def _settings(self, *, stateful: bool) -> EngineSettings:
         listing = self.meeting.listing

@@ -80,11 +80,7 @@ class FixedStepRunner(StreamRunner):
             yield next(stream)
 
     def _endless(self) -> Iterator[Step]:
-        """Yield the steps of one pass after the other.
-
-        Raises:
-            UsageError: This rank gets nothing in a whole pass.
-        """
+        """Yield the steps of one pass after the other."""
         while True:
             empty = True
             for step in self._one():
@@ -144,10 +140,7 @@ class EqualStepRunner(StreamRunner):
 def _stop_together(steps: Iterator[Step], votes: StepVotes, more: Iterator[Step] | None) -> Iterator[Step]:
     """Yield steps until one rank has none left, or, with `more`, all ranks.
 
-    Args:
-        steps: This rank's own.
-        votes: Counts the ranks that have one more.
-        more: Steps to repeat when `steps` has ended; their worker is -1.
+    `more` has steps to repeat after the end of `steps`; their worker is -1.
     """
     with votes:
         step = next(steps, None)

@@ -111,16 +111,7 @@ def planned_run(
     global_batch: int | None,
     schedule: Schedule,
 ) -> PlannedRun:
-    """Return the forecast of the first epoch of a pipe; no shard is read.
-
-    Args:
-        pipe: The last stage.
-        reader: The stage of it that reads by index.
-        workers: Of each rank.
-        ranks: How many there are.
-        global_batch: Samples a step; None: the batch of the pipe, for each rank.
-        schedule: Changes by step.
-    """
+    """Return the forecast of the first epoch of a pipe; no shard is read."""
     batchers = [stage for stage in upstream(pipe) if isinstance(stage, SlotBatcher)][-1:]
     for stage in batchers:
         stage.say_to(reader)
@@ -488,10 +479,7 @@ def _on_state(pipe: IterDataPipe[object]) -> str:
 
 
 def _takes_batches(pipe: IterDataPipe[object]) -> bool:
-    """Report whether the input of a stage consists of batches.
-
-    They are made upstream, and not taken apart again.
-    """
+    """Report whether batches made upstream come to a stage, still whole."""
     gives = (stage_of(stage).effect().gives for stage in upstream(parents(pipe)[0]))
     return next((one for one in gives if one in ("batches", "more")), "") == "batches"
 

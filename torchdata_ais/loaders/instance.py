@@ -69,22 +69,13 @@ def begin(tail: IterDataPipe[object], plan: InstancePlan) -> None:
         restore(tail, part, plan.digests)
 
 
-def pack_state(tail: IterDataPipe[object]) -> bytes | None:
-    """Return the position of `tail` as bytes; None before its iteration.
-
-    Raises:
-        StateError: A stage through which a checkpoint cannot pass.
-    """
-    state = save(tail)
-    return None if state is None else pack(state)
-
-
 def pack_or_refuse(tail: IterDataPipe[object]) -> bytes | None:
-    """Return `pack_state`, or the reason for its absence as a value.
+    """Return the position of `tail` as bytes, or why it has none.
 
-    The state may never be requested, so its error must not end the epoch.
+    None before its iteration. The state may never be requested, so its error must not end the epoch.
     """
     try:
-        return pack_state(tail)
+        state = save(tail)
     except StateError as error:
         return pack(Refused(error.what, error.todo, error.place))
+    return None if state is None else pack(state)

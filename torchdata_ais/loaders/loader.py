@@ -66,11 +66,7 @@ def check_pipe(given: object, name: str) -> None:
 def runner_of(
     pipe: IterDataPipe[object], how: EngineOptions, given: EpochOptions, meeting: RankSetup
 ) -> EpochRunner:
-    """Return the epoch runner of `pipe`: by a plan, or as a stream.
-
-    Raises:
-        UsageError: Arguments of the other runner.
-    """
+    """Return the epoch runner of `pipe`: by a plan, or as a stream."""
     planned = check_planned(pipe)
     if isinstance(planned, AISSampleReader):
         return PlannedRunner(pipe, planned, how, given, meeting)

@@ -40,10 +40,7 @@ logger = logging.getLogger("torchdata_ais")
 class Observing:
     """The records of one loader.
 
-    Args:
-        kept: How many batches to keep.
-        run_dir: The folder of the run, if there is one.
-        doing: Returns the activity of the worker processes.
+    `doing` returns the activity of the worker processes.
     """
 
     def __init__(
@@ -123,10 +120,7 @@ class Observing:
         write_trace(self.recorder, path)
 
     def report(self, group: object, timeout_s: float) -> Readiness:
-        """Return how ready the data were.
-
-        On all ranks of `group`, on those of the folder, or on this one.
-        """
+        """Return how ready the data were on ranks of group or folder, or this one."""
         summary = self.recorder.told()
         if group is not None:
             return readiness_of(gather(summary, group, timeout_s))
@@ -149,10 +143,7 @@ class Observing:
 _SIGNAL = signal.SIGUSR2
 
 _listening: weakref.WeakSet[Observing] = weakref.WeakSet()
-"""Loaders that the signal is for, held weakly.
-
-Several loaders may run at the same time.
-"""
+"""Loaders that the signal is for, held weakly; several may run at the same time."""
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -161,9 +152,9 @@ def _on_signal(_number: int, _frame: FrameType | None) -> None:
 
 
 def _listen(observing: Observing) -> None:
-    """Have `observing` hear of SIGUSR2.
+    """Have `observing` hear of SIGUSR2, unless the program has a handler.
 
-    A handler that the program has set stays, and none is set in other threads than the main one.
+    None is set in other threads than the main one.
     """
     _listening.add(observing)
     if threading.current_thread() is threading.main_thread() and signal.getsignal(_SIGNAL) == signal.SIG_DFL:

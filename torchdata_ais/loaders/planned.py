@@ -80,11 +80,7 @@ class RunUnderWay:
         return self.given.schedule if self.schedule is None else self.schedule
 
     def global_batch(self) -> int:
-        """Return how many samples all ranks take together in the first step.
-
-        Raises:
-            UsageError: The number is unknown.
-        """
+        """Return how many samples all ranks take together in the first step."""
         ranks, first = self.meeting.world.size, dict(self.given.schedule.batches).get(0)
         if first and self.given.global_batch not in (None, first):
             raise UsageError.at(
@@ -103,11 +99,7 @@ class RunUnderWay:
         return (self.batch or 1) * ranks * self.given.micro_batches
 
     def run(self) -> Run:
-        """Return the run at its current position.
-
-        Raises:
-            UsageError: A global batch is larger than an epoch.
-        """
+        """Return the run at its current position."""
         if self._run is None:
             sources = self._run_sources()
             if not self._segments:
@@ -124,11 +116,7 @@ class RunUnderWay:
         return self._run
 
     def _run_of(self, sources: Sources, segments: list[RunSegment]) -> Run:
-        """Return a run of some segments.
-
-        Raises:
-            UsageError: It cannot be.
-        """
+        """Return a run of some segments, or raise `UsageError`."""
         ranks, shares = self.meeting.world.size, self.given.rank_weights
         if shares and len(shares) != ranks:
             raise UsageError.at(
@@ -176,11 +164,7 @@ class RunUnderWay:
         return self.run().epoch_of(self.step)
 
     def begin_of(self, number: int) -> int:
-        """Return the first step of an epoch.
-
-        Raises:
-            UsageError: It is before the known part.
-        """
+        """Return the first step of an epoch, if it is in the known part."""
         last = self._segments[-1].step if self._segments else 0
         known = self.run().epoch_of(last)
         if number < known.number or (number == known.number and known.first_step < last):
@@ -258,11 +242,7 @@ class RunUnderWay:
         return [first, begin, last] if goes_on else [first, begin]
 
     def change_at(self, step: int, schedule: Schedule) -> None:
-        """Let another schedule hold from a step on that has not come.
-
-        Raises:
-            UsageError: It cannot be.
-        """
+        """Let another schedule hold from a step on that has not come."""
         before = self.schedule, self._segments, self._run, self._coming, self.step
         try:
             self._change(step, schedule)
@@ -475,15 +455,7 @@ def _others(then: list[str], now: list[str]) -> str:
 
 
 class PlannedRunner(EpochRunner):
-    """Runs epochs of a planned pipe, and tracks the run's position.
-
-    Args:
-        pipe: The pipe.
-        reader: The stage of it that reads by the plan.
-        how: See `EngineOptions`.
-        given: Parameters of the epochs.
-        meeting: This rank, and the listing.
-    """
+    """Runs epochs of a planned pipe, and tracks the run's position."""
 
     def __init__(
         self,
@@ -543,10 +515,7 @@ class PlannedRunner(EpochRunner):
         return run.run().count_steps(self._current().first_step, run.step) * self._micro + self._parts_given
 
     def _current(self) -> Epoch:
-        """Return the current epoch, also after its last step.
-
-        Between epochs the next one.
-        """
+        """Return the epoch under way, also after its last step, or the next one."""
         return self._under_way.epoch() if self._begun_at is None else self._epoch
 
     @override
@@ -701,14 +670,8 @@ class PlannedRunner(EpochRunner):
     def _change_schedule(self, change: list[Any], changed: Callable[[int], Schedule]) -> int:
         """Change the schedule on all ranks; return the step from which it holds.
 
-        That is the first step that no rank has passed.
-
-        Args:
-            change: The call, for JSON: it is compared between the ranks.
-            changed: Returns the schedule for that step.
-
-        Raises:
-            UsageError: Another rank makes another call; or the schedule cannot be.
+        That is the first step that no rank has passed. The ranks compare `change`, which is the call; `changed` returns
+        the schedule for that step.
         """
         self._changes += 1
         here = self._under_way.step + (self._parts_given > 0)

@@ -27,13 +27,7 @@ _EVERY_S = 0.5
 class JobErrors:
     """Limits on skipped samples, as a share of those seen by all processes.
 
-    Args:
-        pipe: The last stage.
-        reports: Returns the last report of each process of this rank.
-        processes: How many processes there are, of all ranks.
-
-    Attributes:
-        limited: Whether any stage has such a limit.
+    `reports` returns the last report of each process of this rank; `processes` are those of all ranks.
     """
 
     def __init__(
@@ -63,12 +57,9 @@ class JobErrors:
             self.check(job)
 
     def check(self, job: JobCounts | None, *, at_end: bool = False) -> None:
-        """Raise if the job has skipped more than it may.
+        """Raise `AISError` if the job has skipped more than it may.
 
         Sends no request, except at the end where the limit seems to be exceeded.
-
-        Raises:
-            AISError: It has; the text has stage, counts and the first error.
         """
         self._next = time.monotonic() + _EVERY_S
         if job is None:
@@ -109,10 +100,7 @@ class JobErrors:
 
 
 def _stats_of(number: int, reports: list[Report]) -> list[StageStats]:
-    """Return the processes' counts of a stage.
-
-    One that has just started has reported none.
-    """
+    """Return the counts of a stage in processes that have reported some."""
     return [report.stages[number].stats for report in reports if number < len(report.stages)]
 
 
@@ -123,9 +111,6 @@ def _share_of(stage: IterDataPipe[object]) -> ErrorPolicy | None:
 
 class RankSetup:
     """This rank among the others.
-
-    Args:
-        options: The loader's options about ranks.
 
     Attributes:
         listing: The listing; None before the ranks have met.
@@ -157,12 +142,9 @@ class RankSetup:
 
     @contextlib.contextmanager
     def awaited(self, loader: object) -> Iterator[None]:
-        """Report to the other ranks that `loader` is being made.
+        """Report to the other ranks that `loader` is being made, or its error.
 
-        Also reports an error that comes while the context lasts.
-
-        Args:
-            loader: The loader; it is not kept alive.
+        The loader is not kept alive.
         """
         if self._presence is None and self.listing is None:
             with contextlib.suppress(UsageError):  # it is raised where the world is needed
@@ -183,13 +165,7 @@ class RankSetup:
             self._presence.failed(error)
 
     def join(self, pipe: IterDataPipe[object], runner: EpochRunner, epoch: int) -> None:
-        """List the sources of `pipe` and meet the other ranks, the first time.
-
-        Args:
-            pipe: The last stage.
-            runner: The epoch runner.
-            epoch: The epoch that starts, if nothing else is under way.
-        """
+        """List the sources of `pipe` and meet the other ranks, the first time."""
         if self.listing is None:
             self._leave_presence()
             world, timeout_s = self._options.find(), self._options.rank_timeout_s

@@ -89,15 +89,7 @@ def _check_belongs(first: StreamState, part: StreamState) -> None:
 
 
 def check_state(state: object, stages: list[str]) -> StreamState | MergedState:
-    """Return `state`, validated and decoded.
-
-    Args:
-        state: The result of `state_dict` or `merge_states`.
-        stages: The pipeline that resumes from it.
-
-    Raises:
-        StateError: It is not a state, of another version, damaged, or of a pipeline with other stages.
-    """
+    """Return `state`, validated and decoded, of a pipeline with these stages."""
     checked = _of_streams(from_plain(state))
     theirs, ours = checked.parts[0].stages[::-1], stages[::-1]
     if theirs != ours:
@@ -111,11 +103,7 @@ def check_state(state: object, stages: list[str]) -> StreamState | MergedState:
 
 
 def check_single(state: object, stages: list[str]) -> StreamState:
-    """Return `check_state`, to resume one instance alone.
-
-    Raises:
-        StateError: As `check_state`; also for a state of several workers or ranks.
-    """
+    """Return `check_state`, to resume one instance alone."""
     single = check_state(state, stages)
     if isinstance(single, MergedState) or single.workers != 1:
         raise StateError.at(
@@ -126,11 +114,7 @@ def check_single(state: object, stages: list[str]) -> StreamState:
 
 
 def check_plan_state(state: object) -> PlanState:
-    """Return the state of a pipe that reads by index.
-
-    Raises:
-        StateError: It is none, damaged, or of streams of shards.
-    """
+    """Return the state of a pipe that reads by index."""
     if isinstance(state, str):
         raise StateError.at("the state is a text", todo="pass state_from_json(text)")
     found = from_plain(state)
@@ -145,11 +129,7 @@ def check_plan_state(state: object) -> PlanState:
 
 
 def check_worker_plan(state: object) -> WorkerPlanState:
-    """Return the state of one worker of a dataset that reads by index.
-
-    Raises:
-        StateError: It is none, damaged, of `ais_loader`, or of streams of shards.
-    """
+    """Return the state of one worker of a dataset that reads by index."""
     found = from_plain(state)
     if isinstance(found, PlanState):
         raise StateError.at(

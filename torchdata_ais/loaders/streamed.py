@@ -27,12 +27,6 @@ class StreamRunner(EpochRunner):
 
     An epoch is one pass, which each rank ends by itself.
 
-    Args:
-        pipe: The pipe.
-        how: Processes to run it in.
-        given: Parameters of the epochs.
-        meeting: This rank, and the listing.
-
     Attributes:
         number: The pass under way, or the next.
         ahead: Whether an item is requested before the previous one was yielded.

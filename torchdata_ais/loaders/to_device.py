@@ -2,7 +2,6 @@
 
 The thread never touches the workers: the loop's thread takes their batches, without waiting for more than the one that
 it needs, and hands them over for the next copy. No thread waits for the GPU: a stream waits for the event of the copy.
-Imported only where there is a GPU to copy to.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ _LEAST_DIMENSIONS = 4  # a batch of masks (N, H, W) could have as many masks as 
 
 
 def with_tensors(batch: object, function: Callable[[Any], object]) -> Any:
-    """Return `batch` with `function` applied to its tensors.
+    """Return `batch` with `function` applied to tensors and packed sequences.
 
-    Applies to each tensor and `PackedSequence`; the rest is unchanged. Tuples, named tuples, lists and mappings are
-    rebuilt, of their kind if that can be made of values.
+    Tuples, named tuples, lists and mappings are rebuilt, of their kind if that can be made of values.
 
     Example:
         >>> import torch
@@ -67,12 +65,10 @@ def tensors_in(batch: object) -> Iterator[Tensor]:
 
 
 def normalized(batch: object, normalize: Normalize) -> Any:
-    """Return `batch` with its images normalised.
-
-    Images are uint8 tensors (..., N, C, H, W) of as many channels.
+    """Return `batch` with its images, uint8 (..., N, C, H, W), normalised.
 
     Raises:
-        UsageError: There are none.
+        UsageError: There are none of as many channels.
 
     Example:
         >>> images, labels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.arange(2)
@@ -114,27 +110,17 @@ class Copies(Protocol):
     """Interface of a device."""
 
     def copy(self, item: object) -> tuple[Any, Mark]:
-        """Start to copy `item`; return the copy, and its end mark.
-
-        Called by the thread.
-        """
+        """Start to copy `item` in the thread; return the copy, and its end mark."""
 
     def wait(self, copied: object, mark: Mark) -> None:
-        """Make the loop's further work wait for `mark`.
-
-        The memory of the copy is held until that work is done.
-        """
+        """Make the loop's further work wait for `mark`; hold the copy until then."""
 
     def record(self) -> Mark:
         """Return the end mark of all work that the loop has given the device."""
 
 
 class CudaCopies:
-    """Copies to a GPU, on a separate stream.
-
-    Args:
-        device: The GPU; without a number the present one of the calling thread.
-    """
+    """Copies to a GPU (default the thread's present one), on another stream."""
 
     def __init__(self, device: torch.device) -> None:
         number = torch.cuda.current_device() if device.index is None else device.index
@@ -142,10 +128,7 @@ class CudaCopies:
         self._stream: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def copy(self, item: object) -> tuple[Any, Mark]:
-        """Start to copy `item` out of page-locked memory.
-
-        torch holds that memory until the copy is done.
-        """
+        """Start to copy `item` out of page-locked memory, which torch holds."""
         with torch.cuda.stream(self._stream):  # of this thread, and so the device
             copied = with_tensors(item, self._copied)
             return copied, _end_of(self._stream)
@@ -177,17 +160,13 @@ def _end_of(stream: object) -> Mark:
 
 
 def ahead(steps: Iterator[Step], ready: Callable[[], bool], make: Callable[[], Copies]) -> Iterator[Step]:
-    """Yield the steps with their items on the device, errors in their places.
+    """Yield the steps, in order, with their items on the device.
 
-    The steps are the same, in the same order.
+    An error comes in its place. `steps` are taken by the thread that iterates, without waiting if `ready()`. `make`
+    returns the copier when the first step has come: workers are forked before CUDA is initialised.
 
     Memory: `AHEAD` + 2 batches on the device, of which the loop has one, and one is that before it, whose memory is
     free once its work is done; `AHEAD` + 1 in the host's page-locked memory.
-
-    Args:
-        steps: The steps of an engine. They are taken by the thread that iterates.
-        ready: Whether the next step is there, so that taking it does not wait.
-        make: Returns the copier. Called when the first step has come: workers are forked before CUDA is initialised.
     """
     first = next(steps, _END)
     if first is _END:
