@@ -38,10 +38,8 @@ _BLOCK = 1 << 20
 class Found(NamedTuple):
     """An object, a shard's member, or a listed object to read.
 
-    Attributes:
-        url: The object, or the shard; size and checksum of an object where they are known.
-        name: Its name at the target, within a folder or prefix.
-        member: The member's name; "" for a whole object.
+    Size and checksum of the URL are those of an object, if known. `name` is that at the target, within a folder or
+    prefix; `member` is "" for a whole object.
     """
 
     url: ObjectURL
@@ -55,11 +53,7 @@ class Found(NamedTuple):
 
 
 def object_place(url: str) -> Location:
-    """Return where `url` is in AIStore.
-
-    Raises:
-        UsageError: It is something else.
-    """
+    """Return where `url` is in AIStore, or raise `UsageError`."""
     place = parse_url(url)
     if place.kind != "object":
         raise UsageError.at("this is no bucket", todo="write ais://bucket or ais://bucket/prefix", url=url)
@@ -69,14 +63,7 @@ def object_place(url: str) -> Location:
 def find(url: str, options: StoreOptions, *, prefix: bool = True) -> list[Found]:
     """Return the object of this name, a shard's member, or a prefix's objects.
 
-    Args:
-        url: A name, a prefix, or a template of names.
-        options: The cluster.
-        prefix: Whether names that only begin so are meant, too.
-
-    Raises:
-        NotFoundError: There is none of these.
-        UsageError: It can be nothing but a prefix, and those are not meant.
+    With `prefix`, names that only begin so are meant, too.
     """
     place = object_place(url)
     if "{" in place.name:
@@ -140,10 +127,7 @@ def _split(place: Location) -> tuple[Location, str]:
 
 
 def _below(place: Location, urls: list[ObjectURL]) -> list[Found]:
-    """Return objects with their names relative to prefix or template.
-
-    The names are those after the last slash of the prefix, or of the fixed part of the template.
-    """
+    """Return objects, named after the last slash of a prefix's fixed part."""
     cut = place.name.partition("{")[0].rpartition("/")[0]
     skip = len(cut) + 1 if cut else 0
     return [Found(url, parse_url(url).name[skip:]) for url in urls]
@@ -151,11 +135,7 @@ def _below(place: Location, urls: list[ObjectURL]) -> list[Found]:
 
 @contextmanager
 def blocks_of(found: Found, options: StoreOptions) -> Iterator[Iterator[bytes]]:
-    """Open an object or a member, and give its blocks.
-
-    Raises:
-        NotFoundError: The shard has no such member.
-    """
+    """Open an object or a member, and give its blocks."""
     if not found.member:
         with open_blocks(found.url, options) as source:
             yield source
@@ -203,10 +183,7 @@ def same_file(wanted: ObjectURL, path: Path) -> bool | None:
 def target_names(found: list[Found], folder: bool, target: str) -> list[str]:
     """Return the name in or at `target` for each of `found`.
 
-    Args:
-        found: The objects to copy.
-        folder: Whether `target` is a folder or a prefix that ends with a slash.
-        target: As typed.
+    `folder` is true for a folder, or a prefix that ends with a slash.
 
     Raises:
         UsageError: Several things for one name; a name that leads out of the folder.
@@ -225,12 +202,7 @@ def target_names(found: list[Found], folder: bool, target: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket to write to.
-
-    Args:
-        options: The cluster.
-        place: The bucket.
-    """
+    """A bucket to write to."""
 
     options: StoreOptions
     place: Location
@@ -246,10 +218,7 @@ class Bucket:
         return self.place.uri.rstrip("/")
 
     def is_missing(self) -> bool:
-        """Report whether it is missing and can be made.
-
-        Buckets of other providers cannot be made.
-        """
+        """Report whether it is missing and can be made, as ``ais://`` ones can."""
         check_new_name(self.place)
         with sdk_client(self.options) as client:
             try:
@@ -267,12 +236,8 @@ class Bucket:
     def holds(self, items: Sequence[tuple[str, Path | ObjectURL]], *, overwrite: bool) -> set[str]:
         """Return which names are stored already with the same bytes.
 
-        Args:
-            items: Names, each with a file or an object.
-            overwrite: Whether names with other bytes may exist.
-
         Raises:
-            UsageError: There are such, and they may not.
+            UsageError: Some have other bytes, without `overwrite`.
         """
         prefix = commonprefix([name for name, _ in items])  # noqa: RUF071 - of names, not of paths
         url = f"{self.uri}/{prefix}"
@@ -320,14 +285,7 @@ class Bucket:
 
 
 def tell_stored(bucket: Bucket, rows: Sequence[Mapping[str, Any]], size: int, *, as_json: bool) -> None:
-    """Print the stored objects.
-
-    Args:
-        bucket: The bucket.
-        rows: The JSON fields of each object, such as whether it was ``stored``: else it existed already.
-        size: The bytes that were stored.
-        as_json: Whether to print JSON.
-    """
+    """Print the stored objects; a row tells if its object was ``stored`` now."""
     stored = sum(row["stored"] for row in rows)
     there = len(rows) - stored
     if as_json:
@@ -338,10 +296,7 @@ def tell_stored(bucket: Bucket, rows: Sequence[Mapping[str, Any]], size: int, *,
 
 
 class _Sent(FileIO):
-    """A file that reports bytes read after it was rewound.
-
-    Before that it is only hashed.
-    """
+    """A file that reports bytes read after a rewind; before, it is hashed."""
 
     def __init__(self, path: Path, moved: Callable[[int], None]) -> None:
         super().__init__(path, "rb")

@@ -52,9 +52,7 @@ _SENTENCES = frozenset(["error", "warning", "note"])
 def echo(*lines: object, err: bool = False) -> None:
     r"""Print each argument as one line, with any characters in its names.
 
-    Args:
-        lines: The lines to print. A line feed in one is shown as ``\n``: split texts of several lines first.
-        err: Whether to print to the error stream.
+    A line feed in one is shown as ``\n``: split texts of several lines first.
     """
     stream = sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -83,11 +81,7 @@ def echo_json(value: object, indent: int | None = None) -> None:
 
 @contextmanager
 def bytes_out() -> Iterator[BinaryIO]:
-    """Give standard output for bytes.
-
-    Raises:
-        UsageError: It was closed before the command began.
-    """
+    """Give standard output for bytes, if it is open."""
     if sys.stdout is None:
         raise UsageError.at("standard output is closed", todo="direct it into a file or a command")
     with _output():
@@ -204,11 +198,7 @@ def progress(
 ) -> Iterator[Callable[[int], None]]:
     """Show a bar in the block; yield a function that advances it by units.
 
-    Args:
-        title: The title of the bar.
-        unit: The unit of the count.
-        total: How many of them.
-        size: Returns how many bytes are done.
+    `size` returns how many bytes are done.
     """
     with _bars(*_counts(f"{unit}s", size)) as bar:
         task = bar.add_task(title, total=total)
@@ -292,9 +282,7 @@ def names_of(command: Callable[..., object]) -> Mapping[str, str]:
 
 
 def as_typed(text: str, options: Mapping[str, str]) -> str:
-    """Return a sentence with options and short object names.
-
-    Arguments that are options are named as such.
+    """Return a sentence with options for arguments, and short object names.
 
     Example:
         >>> as_typed("regex='x' matches nothing; pass overwrite=True", {"regex": "--regex", "overwrite": "--overwrite"})
@@ -371,11 +359,7 @@ def os_sentence(error: OSError) -> str:
 
 
 def check_new_file(path: Path | None) -> None:
-    """Refuse a place for a new file where none can be.
-
-    Raises:
-        UsageError: It is a folder, or its folder is not there.
-    """
+    """Raise `UsageError` where no new file can be: a folder, or in no folder."""
     if path is None:
         return
     if path.is_dir():

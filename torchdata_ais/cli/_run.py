@@ -16,7 +16,7 @@ from copy import copy
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -140,13 +140,9 @@ def command(
 
 
 def goes_on(*more: str, after: str = "") -> None:
-    """Set the message of an interrupt from now on: this command once more.
+    """Name this command as the one that resumes the work after an interrupt.
 
-    It resumes the work.
-
-    Args:
-        more: Options that it needs then.
-        after: Steps to take before it, with connecting words.
+    `more` options are needed then, and steps before it (`after`, with connecting words).
     """
     words = sys.argv[1:] + [word for word in more if word not in sys.argv]
     _NEXT.set(f"{after}torchdata-ais {shlex.join(words)}")
@@ -175,12 +171,7 @@ def sentence(error: BaseException, options: Mapping[str, str] | None = None) -> 
 def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
     """Return how to reach the cluster: by `endpoint`, else ``AIS_ENDPOINT``.
 
-    Args:
-        endpoint: The value of ``--endpoint``.
-        host: The address in a URL, which is reached instead: without the token if it is not the same.
-
-    Raises:
-        UsageError: There is neither.
+    A `host` in a URL is reached instead: without the token if it is not the same.
     """
     from torchdata_ais.store import resolve_options
     from torchdata_ais.store.transport.tokens import origin
@@ -195,10 +186,7 @@ def options_for(endpoint: str = "", host: str = "") -> StoreOptions:
 
 
 def options_of(urls: Iterable[str], endpoint: str) -> StoreOptions | None:
-    """Return how to reach the cluster if one of these is one of its objects.
-
-    Its URL does not name the cluster.
-    """
+    """Return how to reach the cluster, if a URL is an object that names none."""
     needed = any(place.kind == "object" and not place.endpoint for place in map(parse_url, urls))
     return options_for(endpoint) if needed else None
 
@@ -281,59 +269,37 @@ def command_line(**named: Any) -> typer.Typer:
 def add_command(
     app: typer.Typer, function: Callable[..., object], *, name: str | None = None, panel: str | None = None
 ) -> None:
-    """Make `function` a command of `app`.
+    """Make `function` a command of `app`, under the heading `panel`.
 
     Parameters with a default are options, those without are arguments. A `bool` that is False is an option that turns
-    it on.
-
-    Args:
-        app: The app.
-        function: Its docstring is the help: text, ``Args:``, and the lines under ``Examples:`` last. The placeholder
-            of a value, if it is not a common word, is in brackets after the name: ``source (URL): ...``.
-        name: That of the command; default: the function's.
-        panel: Its heading in the list of commands.
+    it on. The docstring is the help: text, ``Args:``, and the lines under ``Examples:`` last. The placeholder of a
+    value, if it is not a common word, is in brackets after the name: ``source (URL): ...``.
     """
-    page = _Page.of(inspect.getdoc(function) or "")
+    text, arguments, examples = _page(inspect.getdoc(function) or "")
     signature = inspect.signature(function, eval_str=True)
-    parameters = [
-        _told(one, *page.arguments.get(one.name, ("", ""))) for one in signature.parameters.values()
-    ]
+    parameters = [_told(one, *arguments.get(one.name, ("", ""))) for one in signature.parameters.values()]
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     function.__annotations__ = {one.name: one.annotation for one in parameters}
     # An empty line between them: versions of Typer before 0.29 join consecutive lines.
-    epilog = "\n\n".join(["Examples:", *(f"  {line}" for line in page.examples), ExitCodes.HELP])
-    app.command(name, cls=_Command, help=page.text, epilog=epilog, rich_help_panel=panel)(function)
+    epilog = "\n\n".join(["Examples:", *(f"  {line}" for line in examples), ExitCodes.HELP])
+    app.command(name, cls=_Command, help=text, epilog=epilog, rich_help_panel=panel)(function)
 
 
-class _Page(NamedTuple):
-    """Parsed docstring of a command.
+def _page(docstring: str) -> tuple[str, dict[str, tuple[str, str]], list[str]]:
+    r"""Return a docstring's prose, placeholders and texts by name, examples.
 
-    Attributes:
-        text: The prose, one line a paragraph.
-        arguments: By name, its placeholder in the help, or "", and its description.
-        examples: Commands.
+    Example:
+        >>> _page("Do it.\n\nSlowly, and\nwell.\n\nArgs:\n    n (N): How\n        often.\n\nExamples:\n    it 1")
+        ('Do it.\n\nSlowly, and well.', {'n': ('N', 'How often.')}, ['it 1'])
     """
-
-    text: str
-    arguments: dict[str, tuple[str, str]]
-    examples: list[str]
-
-    @classmethod
-    def of(cls, docstring: str) -> _Page:
-        r"""Return the parts of a docstring.
-
-        Example:
-            >>> _Page.of("Do it.\n\nSlowly, and\nwell.\n\nArgs:\n    n (N): How\n        often.\n\nExamples:\n    it 1")
-            _Page(text='Do it.\n\nSlowly, and well.', arguments={'n': ('N', 'How often.')}, examples=['it 1'])
-        """
-        prose, *rest = _SECTION.split(docstring)
-        sections = dict(zip(rest[::2], rest[1::2], strict=True))
-        arguments = {
-            name: (metavar, " ".join(text.split()))
-            for name, metavar, text in _ARGUMENT.findall(sections.get("Args", ""))
-        }
-        examples = [line.strip() for line in sections.get("Examples", "").splitlines()]
-        return cls(re.sub(r"(?<!\n)\n(?!\n)", " ", prose), arguments, examples)
+    prose, *rest = _SECTION.split(docstring)
+    sections = dict(zip(rest[::2], rest[1::2], strict=True))
+    arguments = {
+        name: (metavar, " ".join(text.split()))
+        for name, metavar, text in _ARGUMENT.findall(sections.get("Args", ""))
+    }
+    examples = [line.strip() for line in sections.get("Examples", "").splitlines()]
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", prose), arguments, examples
 
 
 def _told(parameter: inspect.Parameter, metavar: str, text: str) -> inspect.Parameter:
@@ -357,10 +323,7 @@ def _declared(parameter: inspect.Parameter) -> object:
 
 
 def function_named(name: str | None) -> Callable[..., Any] | None:
-    """Import the object that MODULE:FUNCTION names.
-
-    Modules of the current folder count.
-    """
+    """Import what MODULE:FUNCTION names, also from the current folder."""
     if not name:
         return None
     module, _, attribute = name.partition(":")

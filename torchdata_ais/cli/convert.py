@@ -1,7 +1,4 @@
-"""``torchdata-ais convert``: pictures, sound and tables into shards.
-
-It also converts shards.
-"""
+"""``torchdata-ais convert``: pictures, sound, tables, shards into shards."""
 
 from __future__ import annotations
 
@@ -184,7 +181,6 @@ def _decoder(
 
 
 def _columns(pairs: list[str]) -> dict[str, str]:
-
     for pair in pairs:
         if "=" not in pair:
             raise UsageError.at(f"--column {pair}", todo="write COLUMN=FIELD, such as image_path=jpg")

@@ -81,10 +81,7 @@ def _cluster(endpoint: str) -> Iterator[StoreOptions]:
 
 @contextmanager
 def _bucket(options: StoreOptions, *, fresh: bool, keep: bool) -> Iterator[Bucket]:
-    """Make a bucket and remove it at the end.
-
-    On a real cluster its name is unused by others.
-    """
+    """Make a bucket, unused by others if `fresh`, and remove it at the end."""
     from torchdata_ais.cli._objects import Bucket
 
     name = f"pets-demo-{uuid.uuid4().hex[:8]}" if fresh else "pets"
@@ -98,10 +95,7 @@ def _bucket(options: StoreOptions, *, fresh: bool, keep: bool) -> Iterator[Bucke
 
 
 def _store_pets(bucket: Bucket, samples: int, held_out: int, seed: int) -> None:
-    """Draw the samples and PUT them as shards.
-
-    Samples from 0 on are for training, the last `held_out` for measuring.
-    """
+    """Draw the samples and PUT them as shards, the last ones for measuring."""
     from torchdata_ais.cli._output import progress
     from torchdata_ais.examples.pets import make_shards, uneven_sizes
 
@@ -206,10 +200,7 @@ def _judge(accuracy: float, epochs: str, seconds: float) -> None:
 
 
 def _stay(bucket: Bucket, *, wait: bool) -> None:
-    """Print how to look at the data.
-
-    An embedded cluster lives as long as this process.
-    """
+    """Print how to look at the data; wait while an embedded cluster is needed."""
     echo(
         "",
         f"{'The cluster stays up until Ctrl-C' if wait else 'The bucket stays'}. Look at it from another shell:",

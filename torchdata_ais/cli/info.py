@@ -259,8 +259,6 @@ class Summary:
 
     def lines(self) -> list[str]:
         """Return all of it for people, but for the first line."""
-        from torchdata_ais._util.formatting import bytes_text
-
         width = max((len(name) for name in self.fields), default=0)
         lines = [
             f"  {name:<{width}}  {one.samples:>10} samples  {bytes_text(one.bytes):>9}"
@@ -319,13 +317,7 @@ _SIDE = 360
 
 
 def page_of(url: str, source: str, summary: Summary) -> str:
-    """Return the page.
-
-    Args:
-        url: The data set, as the user named it.
-        source: The source of the counts.
-        summary: The summary.
-    """
+    """Return the page with the plots."""
     some = "" if summary.looked == summary.samples else f", of {count_text(summary.looked, 'sample')}"
     held = f"{count_text(summary.samples, 'sample')} in {count_text(summary.shards, 'shard')}"
     total = f"{held}, {bytes_text(summary.bytes)} ({source})"
@@ -375,10 +367,7 @@ def _bars(values: Sequence[tuple[str, int]], *, is_size: bool = False) -> str:
 
 
 def _sizes(summary: Summary) -> str:
-    """Return width against height, with a circle for each size.
-
-    The circle is as large as many pictures have the size.
-    """
+    """Return width against height, a larger circle for more pictures."""
     most = max(max(size) for size in summary.pictures)
     common = max(summary.pictures.values())
     left, span = 50, _SIDE - 70

@@ -99,11 +99,7 @@ def _what_is_there(where: Location, url: str) -> str:
 
 
 def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], keep: int, count: int) -> bool:
-    """Read the shard as training does; note members, keep the first samples.
-
-    Returns:
-        Whether it was read to its end, and not only its first `count` samples.
-    """
+    """Note the members, keep the first samples; report if all was read."""
     from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
     from torchdata_ais.samples import split_name
 
@@ -125,10 +121,7 @@ def _read(url: str, endpoint: str, members: list[_Member], first: list[Any], kee
 
 
 def _draw(path: Path, samples: list[Any], url: str, endpoint: str) -> None:
-    """Write a contact sheet of samples of bytes.
-
-    It has the names of their classes, if they are stored with the shard.
-    """
+    """Write a contact sheet of samples of bytes, with the names of classes."""
     from PIL import Image
 
     from torchdata_ais._util.files import naming, whole_file
@@ -153,10 +146,7 @@ def _check_ending(sheet: Path | None) -> None:
 
 
 def _samples(members: Iterable[_Member]) -> Iterator[dict[str, Any]]:
-    """Yield one row for each run of members with one key.
-
-    Members without a key have separate rows.
-    """
+    """Yield a row for each run of one key, or member without a key."""
     for (key, _), run in groupby(members, lambda one: (one.key, one.member if one.key is None else "")):
         fields = [
             {"field": one.field, "member": one.member, "offset": one.offset, "size": one.size} for one in run

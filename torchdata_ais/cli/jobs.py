@@ -236,7 +236,6 @@ def _order(
 
 
 def _tell(result: DsortResult, *, as_json: bool) -> None:
-
     rows = [{"url": parse_url(shard).uri, "size": shard.size} for shard in result.shards]
     if as_json:
         facts = {"job": result.job_id, "samples": result.samples, "missing": result.missing}

@@ -113,10 +113,7 @@ def lint(
 
 
 def _stored(report: LintReport) -> str | None:
-    """Store the index of error-free shards with them, and return its path.
-
-    None if there are errors.
-    """
+    """Store the index of error-free shards with them, and return its path."""
     return None if report.index is None else report.index.save().stored[0].folder.where
 
 

@@ -283,7 +283,6 @@ def trace_step(
 
 
 def _mixed(opened: list[IndexedSamples], weights: str, stop: Literal["first", "all", "never"]) -> Mixture:
-    from torchdata_ais.errors import UsageError
     from torchdata_ais.index import Mixture
 
     try:

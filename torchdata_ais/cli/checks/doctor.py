@@ -206,10 +206,7 @@ def _buckets(options: StoreOptions, where: str, how: str) -> Check:
 
 
 def _shards(source: str, options: StoreOptions) -> Check:
-    """Read the last byte of each shard: a damaged one ends before.
-
-    A job of the cluster may have damaged it.
-    """
+    """Read the last byte of each shard: one damaged by a job ends before."""
     place = parse_url(source).at(options.endpoint)
     if place.kind != "object":
         return Check("shards", "bad", f"{redact(source)} is not in a bucket", "write ais://bucket/prefix")

@@ -195,9 +195,7 @@ def compared(
 ) -> tuple[list[Problem], tuple[str, ...]]:
     """Return the problems, and the fields that each sample should have.
 
-    Args:
-        shards: All of them.
-        require: Fields that were required; these were checked sample by sample.
+    Fields of `require` were checked sample by sample.
     """
     notes = [*_merged(shards), *_uneven(shards)]
     if require:
@@ -224,10 +222,7 @@ def lacking(fields: tuple[str, ...] | dict[str, object], required: tuple[str, ..
 
 
 def unmatched(shards: Sequence[ShardReport], only: tuple[str, ...]) -> Iterator[Problem]:
-    """Yield an error for each field to decode that no sample has.
-
-    Nothing was checked for it.
-    """
+    """Yield an error for each field to decode that no sample has."""
     there = sorted({field for shard in shards for shape in shard.shapes for field in shape})
     for field in only:
         if there and field not in there:

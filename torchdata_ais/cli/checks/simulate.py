@@ -1,7 +1,4 @@
-"""Forecast of runs by index, and of streaming, for any size.
-
-It is computed with the code that plans real runs.
-"""
+"""Forecast of runs by index and of streaming, by the code that plans runs."""
 
 from __future__ import annotations
 
@@ -36,9 +33,7 @@ _ANSWER_S = 0.1  # of a request, about
 
 @dataclass(frozen=True)
 class StreamCost:
-    """Forecast of streaming the same shards.
-
-    With one shard open a worker and ``.shuffled(1000)``.
+    """Forecast of streaming with one shard open and ``.shuffled(1000)``.
 
     Attributes:
         steps: Of the ranks with the fewest and with the most.
@@ -137,25 +132,10 @@ def simulated(
     window_bytes: int = StoreOptions().prefetch_bytes,
     seed: int = 0,
 ) -> Simulation:
-    """Return the forecast of a run over shards of one size.
+    """Return the forecast of a run over shards of one size, without requests.
 
-    No request is sent to a cluster.
-
-    Args:
-        ranks: How many.
-        workers: Of each; 0 counts as 1.
-        shards: How many.
-        samples: In all of them.
-        sample_bytes: Of each, headers of the tar included.
-        global_batch: Samples a step over all ranks; None: 256 a rank.
-        schedule: Changes by step, of one source.
-        shuffle: As for `AISSampleReader`.
-        proof: Of the index.
-        window_bytes: Bytes that a worker requests ahead.
-        seed: Of the run.
-
-    Raises:
-        UsageError: Numbers that cannot be.
+    `sample_bytes` includes the headers of the tar. A worker requests `window_bytes` ahead. The global batch is 256
+    samples a rank, if it is not given.
 
     Memory: a byte a shard, and 8 a sample of a global batch.
 
@@ -217,10 +197,7 @@ def simulated(
 
 
 def _started(ranks: int, workers: int) -> StartCost:
-    """Return the load of the start, and of the store in training.
-
-    A rank alone needs no store.
-    """
+    """Return the load of the start, and of the store in training, if any."""
     spread_s, processes = spread_of(ranks, workers), ranks * workers
     others = ranks if ranks > 1 else 0
     return StartCost(
@@ -234,12 +211,7 @@ def _started(ranks: int, workers: int) -> StartCost:
 
 
 class _Stored(NamedTuple):
-    """Samples in shards of one size; the first shards have one more.
-
-    Attributes:
-        samples: How many there are.
-        shards: In how many shards.
-    """
+    """Samples in shards of one size; the first shards have one more."""
 
     samples: int
     shards: int
@@ -286,12 +258,7 @@ def _state_bytes(run: Run, samples: int) -> int:
 def _streamed(
     ranks: int, workers: int, shards: int, samples: int, batch: int, pages: int, window_bytes: int
 ) -> StreamCost:
-    """Return the forecast of streaming.
-
-    Shard p goes to rank ``p % ranks``, there to worker ``p
-
-    ranks % workers``.
-    """
+    """Return the forecast of streaming, where shards are dealt to ranks."""
     instances = ranks * workers
     busy = min(instances, shards)
     each = samples / shards

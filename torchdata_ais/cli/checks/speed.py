@@ -217,10 +217,7 @@ def _one(_: object) -> int:
 
 
 def _loader(name: str, chain: Any, workers: int | None, seconds: float) -> Rate:
-    """Time a chain: as it is, or under `ais_loader`.
-
-    The first batch, which waits for processes, does not count.
-    """
+    """Time a chain, also under `ais_loader`, after the first batch."""
     with ExitStack() as stack:
         if workers is not None:
             from torchdata_ais.loaders import ais_loader
