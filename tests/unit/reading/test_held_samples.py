@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from helpers.leftovers import descriptors
 
+import torchdata_ais.pipes.load_tar  # noqa: F401 - has its own name of OpenShard before `opened` replaces it
 from torchdata_ais import AISSourceLister
 from torchdata_ais.errors import StateError
 from torchdata_ais.local import LocalCluster
