@@ -30,10 +30,7 @@ VERSION = 1
 
 _MOST_BITS = 4096
 _MOST_NESTED = 64
-"""Most successive resumes without an item that a state can contain.
-
-Each of them is on another topology.
-"""
+"""Most resumes in a row, each on another topology and without an item, in a state."""
 
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Digest = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
@@ -49,10 +46,7 @@ class _Row(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
 
 
 class OpenPosition(_Row):
-    """A shard that is being read.
-
-    It has its position in the epoch, the offset of its next sample, and its version.
-    """
+    """A shard that is being read, and the offset of its next sample."""
 
     position: _Count
     offset: _Count
@@ -199,11 +193,7 @@ def pack(part: Part | Refused) -> bytes:
 
 
 def unpack(packed: bytes) -> Part:
-    """Return the unpacked report.
-
-    Raises:
-        StateError: The bytes are not a result of `pack`; or the instance had an error.
-    """
+    """Return the unpacked report, or raise `StateError` for one with an error."""
     try:
         part: Part | Refused = _packed.decode(packed)
     except _UNREADABLE as error:
@@ -274,10 +264,7 @@ class StreamState(_Kind, tag="stream", kw_only=True):
         return [self]
 
     def difference(self, other: StreamState) -> tuple[str, Any, Any] | None:
-        """Return the first field that differs between ranks and must not.
-
-        Return it with both values; None if there is none.
-        """
+        """Return a field that must not differ between ranks, and both values."""
         ours, theirs = _alike(self), _alike(other)
         if ours != theirs:
             pairs = zip(self.ALIKE, ours, theirs, strict=True)
@@ -307,9 +294,7 @@ class MergedState(_Kind, tag="merged"):
 
 
 class Segment(_Row):
-    """A part of a run by index with one global batch and fixed weights.
-
-    Its sources are fixed, too.
+    """A part of a run by index with one batch, fixed sources and weights.
 
     Attributes:
         step: The first step of it.
@@ -335,13 +320,7 @@ class Segment(_Row):
 
 
 class EpochBegin(_Row):
-    """Begin of an epoch of a run by index.
-
-    Attributes:
-        number: Which epoch, from the beginning of the run.
-        step: Its first step.
-        position: Its first position.
-    """
+    """Number, first step and first position of an epoch of a run by index."""
 
     number: _Count
     step: _Count
@@ -384,11 +363,7 @@ def packed(numbers: Sequence[int]) -> bytes:
 
 
 def unpacked(data: bytes, count: int) -> list[int]:
-    """Return the numbers that `packed` was given.
-
-    Raises:
-        StateError: They are not `count` numbers below 2^63.
-    """
+    """Return the numbers that `packed` was given, `count` of them below 2^63."""
     width = len(data) // count
     whole = len(data) == width * count and 0 < width <= 8
     numbers = [int.from_bytes(data[at : at + width], "little") for at in range(0, len(data), width or 1)]
@@ -575,18 +550,12 @@ State = StreamState | MergedState | PlanState | WorkerPlanState
 
 
 def to_plain(state: State) -> dict[str, Any]:
-    """Return `state` as plain values that JSON can hold.
-
-    Bytes are base64 text.
-    """
+    """Return `state` as plain values for JSON; bytes are base64 text."""
     return sealed(msgspec.to_builtins(state))
 
 
 def merged_plain(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the plain form of a `MergedState` of checked parts.
-
-    Each part is a result of `content_of`. `to_plain` of the state returns the same.
-    """
+    """Return the plain form of a `MergedState` of parts (see `content_of`)."""
     return sealed({"kind": "merged", "merged": parts})
 
 

@@ -88,12 +88,7 @@ def rounded(weights: Sequence[float]) -> tuple[int, ...]:
 def ramp(first: npt.ArrayLike, last: npt.ArrayLike, count: int) -> npt.NDArray[np.int32]:
     """Return the weights of the pieces of a linear ramp, a row each.
 
-    By largest remainder.
-
-    Args:
-        first: The weights before it, as multiples of 1/65,536.
-        last: Those after it.
-        count: Number of pieces; each has the weights of its middle.
+    Each piece has the weights of its middle, as multiples of 1/65,536, by largest remainder.
 
     Example:
         >>> ramp([65536, 0], [0, 65536], 2).tolist()
@@ -111,11 +106,7 @@ def ramp(first: npt.ArrayLike, last: npt.ArrayLike, count: int) -> npt.NDArray[n
 def apportion(wanted: Integers, count: int) -> Integers:
     """Return whole numbers near `wanted` that sum to `count`, none below 0.
 
-    By largest remainder.
-
-    Args:
-        wanted: Multiples of 1/65,536 that sum to `count`; they may be negative.
-        count: The sum.
+    By largest remainder. `wanted` are multiples of 1/65,536 that sum to `count`; they may be negative.
 
     Example:
         >>> apportion(np.array([98304, 98304, -65536 // 2]), 3).tolist()

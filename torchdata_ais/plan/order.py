@@ -138,10 +138,7 @@ class Order:
         return self._mixed(self.samples, derived_key(self._seed, self._source, _CYCLIC), places)
 
     def _mixed(self, count: int, key: int, places: Integers) -> Integers:
-        """Return the numbers at `places` of a permutation of ``range(count)``.
-
-        These are samples, or runs of samples.
-        """
+        """Return the numbers at `places` of ``range(count)``, permuted by runs."""
         whole, rest = divmod(count, self._run)
         permutation = _permutation(whole, key)
         if self._run == 1:
@@ -277,10 +274,9 @@ def _relevant(
 class MixedOrder:
     """Samples of several sources, mixed by weights.
 
-    All samples of a source come before any of them repeats.
-
-    An epoch takes of each source the window of its draws that begins where the epoch before has ended. The sequence of
-    sources starts again with each epoch. So all epochs are of one length.
+    All samples of a source come before any of them repeats. An epoch takes of each source the window of its draws that
+    begins where the epoch before has ended. The sequence of sources starts again with each epoch. So all epochs are of
+    one length: they are the `stretches`.
 
     Args:
         orders: One `Order` a source.
@@ -291,9 +287,6 @@ class MixedOrder:
         number: The epoch that it is in.
         until: Draw of each source at which the rest of that epoch ends; None: an epoch begins there.
         whole: An epoch of several sources has a multiple of so many positions.
-
-    Attributes:
-        stretches: The epochs.
 
     Example:
         >>> mixed = MixedOrder([Order(4), Order(100, source=1)], [1, 3], stop="first")
@@ -344,11 +337,9 @@ class MixedOrder:
         return [*found, Stretch(number, position, length, count, draws, self._quota.counts(length))]
 
     def _length(self, left: Integers, *, rest: bool) -> int:
-        """Return the length of an epoch.
+        """Return the length of an epoch, or of the rest of one.
 
-        Args:
-            left: Draws of each source until its window has its size.
-            rest: Whether it is the rest of an epoch.
+        `left` are the draws of each source until its window has its size.
         """
         ends = [0]
         for source, draws in enumerate(left.tolist()):

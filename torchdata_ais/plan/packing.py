@@ -1,7 +1,4 @@
-"""Grouping of samples by length before reading: packs and batches.
-
-Packs fill a budget; batches are of one bucket.
-"""
+"""Grouping of samples by length before reading: packs and batches."""
 
 from __future__ import annotations
 
@@ -20,12 +17,7 @@ _MOST_UNITS = 1 << 15  # a longer budget is counted in larger units
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of samples.
-
-    Attributes:
-        order: The numbers of the samples, those of a group one after the other.
-        ends: Where each group ends in it.
-    """
+    """Groups of samples: numbers, one group after the other, and their ends."""
 
     order: Integers
     ends: Integers
@@ -58,17 +50,9 @@ def _mixed_order(count: int, seed: int, *, shuffle: bool) -> Integers:
 def packed(lengths: Integers, budget: int, *, seed: int = 0, shuffle: bool = True) -> Groups:
     """Return packs of samples whose lengths sum to at most `budget`.
 
-    Longer samples are left out.
-
-    Each pack takes the longest that fits, until one or two fill it exactly. A window has 65,536 samples of an order
-    by `seed` (of the stored one without `shuffle`). Samples that do not fill a pack go to the next window. The packs
-    are the same for any number of ranks.
-
-    Args:
-        lengths: Of each sample, at least 0.
-        budget: The largest sum of the lengths of a pack.
-        seed: Decides the grouping.
-        shuffle: Whether any samples may share a pack, or only adjacent ones.
+    Longer samples are left out. Each pack takes the longest that fits, until one or two fill it exactly. A window has
+    65,536 samples of an order by `seed` (of the stored one without `shuffle`). Samples that do not fill a pack go to
+    the next window. The packs are the same for any number of ranks.
 
     Memory: 16 bytes a sample.
 
@@ -98,9 +82,7 @@ def packed(lengths: Integers, budget: int, *, seed: int = 0, shuffle: bool = Tru
 
 
 def _filled(numbers: Integers, lengths: Integers, budget: int) -> list[tuple[list[int], int]]:
-    """Return packs and the unused budget of each.
-
-    Their order is that of their first samples in `numbers`.
+    """Return packs and the unused budget of each, by their first samples.
 
     Each takes the longest that fits, until one sample or two fill it exactly. One integer with a bit for each length
     has the present lengths. Its mirror image gives two lengths that sum to the rest.
@@ -139,17 +121,9 @@ def bucketed(
 ) -> Groups:
     """Return batches of samples of one bucket each.
 
-    Samples longer than the last edge are left out.
-
-    A batch of the bucket up to `edge` has ``budget // edge`` samples, so that it stays within the budget when all of
-    them are padded to the edge. The last of each bucket may be smaller.
-
-    Args:
-        lengths: Of each sample.
-        edges: The greatest length of each bucket, ascending.
-        budget: The largest size of a batch, padding included.
-        seed: Decides the grouping.
-        shuffle: Whether any samples of a bucket may share a batch, or only adjacent ones.
+    Samples longer than the last edge are left out. A batch of the bucket up to `edge` has ``budget // edge`` samples,
+    so that it stays within the budget when all of them are padded to the edge. The last of each bucket may be smaller.
+    Without `shuffle` only adjacent samples of a bucket share a batch.
 
     Memory: 24 bytes a sample.
 

@@ -21,9 +21,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def derived_key(*parts: int) -> int:
-    """Return 64 bits that depend on each of `parts` and on their order.
-
-    They are the XXH64 of the 128-bit values.
+    """Return XXH64 of `parts`, as 128-bit values in their order.
 
     Example:
         >>> derived_key(0, 1) != derived_key(1, 0)
@@ -50,10 +48,7 @@ def mixed(values: Words, key: int) -> Words:
 
 
 def scaled(words: Words, limit: int) -> Words:
-    """Return each of `words` as a number below `limit` (at most 2**32).
-
-    The upper 32 bits decide.
-    """
+    """Return each word, by its upper half, as a number below `limit` <= 2**32."""
     result: Words = words >> np.uint64(32)
     result *= np.uint64(limit)
     result >>= np.uint64(32)
@@ -66,15 +61,11 @@ _LARGEST = 1 << 62
 
 
 class Permutation:
-    """A permutation of ``range(n)`` that `key` alone decides.
+    """A permutation of ``range(n)``, n up to 2**62, that `key` alone decides.
 
     Up to 65,536 values it is a table, sorted by a keyed hash. Above, it is a Feistel network over a rectangle of ``a
     * b`` cells with ``a * b - n < a``. So less than one value in a thousand has to walk on (cycle walking: Black and
     Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
-
-    Args:
-        n: How many values, 0 to 2**62.
-        key: Any integer; different keys give unrelated orders.
 
     Memory: 512 KiB for a table, else nothing that grows with `n`; a call holds about 60 bytes a position.
 
@@ -97,14 +88,7 @@ class Permutation:
         self._keys = [derived_key(key, n, number) for number in range(_ROUNDS)]
 
     def take(self, positions: npt.ArrayLike) -> Integers:
-        """Return the values at `positions`, as int64 in their order.
-
-        Args:
-            positions: Integers, each 0 to n - 1.
-
-        Raises:
-            IndexError: A position is not in the permutation.
-        """
+        """Return the values at `positions`, as int64 in their order."""
         wanted = np.asarray(positions, dtype=np.int64)
         if wanted.size and not (int(wanted.min()) >= 0 and int(wanted.max()) < self._n):
             raise IndexError(
@@ -118,10 +102,7 @@ class Permutation:
         return words.astype(np.int64)
 
     def _once(self, words: Words) -> Words:
-        """Move each word to a different cell of the rectangle.
-
-        No two words move to the same cell.
-        """
+        """Move each word to a different cell of the rectangle."""
         rows, columns = np.uint64(self._rows), np.uint64(self._columns)
         row: Words = words // columns
         column: Words = words - row * columns

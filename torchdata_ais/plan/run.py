@@ -1,7 +1,4 @@
-"""A whole run as a function of the step: the samples of each rank.
-
-It covers all epochs and changes on the way.
-"""
+"""A whole run, with its changes, as a function from step to samples."""
 
 from __future__ import annotations
 
@@ -96,9 +93,7 @@ class Sources:
 class RunSegment:
     """A part of a run with one global batch and fixed sources and weights.
 
-    See `torchdata_ais.state.Segment`.
-
-    `Run.segment` makes the next one.
+    See `torchdata_ais.state.Segment`. `Run.segment` makes the next one.
 
     Attributes:
         step: Its first step.
@@ -132,12 +127,7 @@ class RunSegment:
         return self.epoch_position in (None, self.position)
 
     def beginning(self, windows: Windows | None, sources: Sources) -> RunSegment:
-        """Return it as one that begins another order.
-
-        Args:
-            windows: Those at its position, which are interrupted; None: there are none.
-            sources: The sources to draw from.
-        """
+        """Return it as one that begins another order; `windows` are interrupted."""
         opened, until = windows.interrupted(sources.samples) if windows is not None else ((), ())
         return replace(self, begins_order=True, opened=opened, until=() if self.begins_epoch else until)
 
@@ -171,14 +161,7 @@ class Epoch:
 class _PartEpoch:
     """An epoch, or the rest of one after a segment has started in it.
 
-    Attributes:
-        number: Which one, from the beginning of the run.
-        step: The first step of `slots`.
-        position: The first position of `slots`.
-        slots: Its steps, or those left.
-        first_step: Its first step.
-        first_position: Its first position.
-        known: The first position of it that this run can look up.
+    `step` and `position` are the first of `slots`, the steps left; the others are as in `Epoch`.
     """
 
     number: int
@@ -264,10 +247,7 @@ class _Part:
         return first, [_Span(number + 1, first.end, last.position + left, 1 << 62, whole)]
 
     def _of_windows(self) -> tuple[_PartEpoch | None, list[_Span]]:
-        """Return epochs that are windows of the sources.
-
-        These are the last segment's part of the first epoch, and the others.
-        """
+        """Return the rest of an epoch begun before the last segment, and others."""
         last = self.segments[-1]
         assert isinstance(self.order, MixedOrder)
         number, begin, length = self.order.epoch_at(last.position)
@@ -303,10 +283,7 @@ class _Part:
         return (self._first or self._of_span(self._spans[0], 0)).number
 
     def epoch_of(self, step: int) -> _PartEpoch:
-        """Return the epoch of a step.
-
-        Epochs before the last segment are unknown here.
-        """
+        """Return the epoch of a step that is not before the last segment."""
         first = self._first
         if step < self.segments[-1].step:
             raise IndexError(
@@ -377,10 +354,7 @@ class _Part:
         return zip(draws.source.tolist(), draws.index.tolist(), strict=True)
 
     def position(self, step: int) -> int:
-        """Return the position before `step`.
-
-        All positions before it were returned or dropped.
-        """
+        """Return the position before `step`: all before were returned or dropped."""
         epoch = self.epoch_of(step)
         return epoch.position + (step - epoch.step) * epoch.slots.global_batch
 
@@ -393,10 +367,7 @@ class _Part:
         return tuple(self.order.counts(position).tolist())
 
     def segment(self, step: int, global_batch: int, weights: tuple[int, ...] | None = None) -> RunSegment:
-        """Return the segment that starts at a step.
-
-        It has another global batch, or also other weights.
-        """
+        """Return the segment of another batch, or weights, from a step on."""
         epoch, position = self.epoch_of(step), self.position(step)
         segment = RunSegment(
             step,
@@ -413,10 +384,7 @@ class _Part:
         return segment.beginning(self.windows(step), self.sources)
 
     def windows(self, step: int) -> Windows | None:
-        """Return the windows of the epoch of a step, as they are before it.
-
-        None where an epoch is so many steps.
-        """
+        """Return a step's windows, or None where an epoch is so many steps."""
         if not isinstance(self.order, MixedOrder):
             return None
         return self.order.windows_at(self.position(step))
@@ -467,14 +435,7 @@ class Run:
 
     @classmethod
     def begun(cls, sources: Sources, seed: int, global_batch: int, ranks: int = 1) -> Self:
-        """Return a run from its beginning.
-
-        Args:
-            sources: The sources to draw from.
-            seed: Any integer.
-            global_batch: That of the first step, if the changes name none.
-            ranks: How many ranks share each global batch.
-        """
+        """Return a run from its beginning, of a batch that changes may replace."""
         batch, weights = sources.changes.batch_at(0, global_batch), sources.weights_at(0)
         return cls(sources, seed, [RunSegment(0, 0, 0, batch, weights, (0,) * len(weights))], ranks=ranks)
 
@@ -624,10 +585,7 @@ class Run:
     # Epochs
 
     def epoch_of(self, step: int) -> Epoch:
-        """Return the epoch of a step.
-
-        Epochs before the last segment are unknown here.
-        """
+        """Return the epoch of a step that is not before the last segment."""
         number = self._part_of(step)
         while self._parts[number].skip == "defer":  # its samples are those of the steps after it
             step = self._end_of(number)
@@ -823,10 +781,7 @@ class Run:
             number, end = number - 1, begin
 
     def position(self, step: int) -> int:
-        """Return the position before `step`.
-
-        All positions before it were returned or dropped.
-        """
+        """Return the position before `step`: all before were returned or dropped."""
         part = self._parts[self._part_of(step)]
         return part.position(part.begin if part.skip == "defer" else step)
 
@@ -852,18 +807,12 @@ class Run:
         return tuple(order.counts(position).tolist())
 
     def windows(self, step: int) -> Windows | None:
-        """Return the windows of the epoch of a step, as they are before it.
-
-        None where an epoch is so many steps.
-        """
+        """Return a step's windows, or None where an epoch is so many steps."""
         part = self._parts[self._part_of(step)]
         return part.windows(part.begin if part.skip == "defer" else step)
 
     def segment(self, step: int, global_batch: int, weights: tuple[int, ...] | None = None) -> RunSegment:
-        """Return the segment that starts at a step.
-
-        It has another global batch, or also other weights.
-        """
+        """Return the segment of another batch, or weights, from a step on."""
         return self._parts[self._part_of(step)].segment(step, global_batch, weights)
 
 
@@ -871,10 +820,6 @@ class MicroRun(Run):
     """A run whose steps are given in parts, the micro-batches.
 
     Part `m` of step `s` has the number ``s * parts + m``; so have all steps that are taken and returned here.
-
-    Args:
-        whole: The run.
-        parts: Parts of a step.
 
     Example:
         >>> run = MicroRun(Run.begun(Sources((10,)), 0, 5), 2)
@@ -937,10 +882,7 @@ class MicroRun(Run):
         return self._whole.at(positions)
 
     def _part_of_slice(self, positions: Integers, part: int) -> Integers:
-        """Return a part of the positions of a rank.
-
-        If there are fewer than parts, some come twice.
-        """
+        """Return a part of a rank's positions; some come twice if parts are more."""
         begin, end = part * len(positions) // self._count, (part + 1) * len(positions) // self._count
         if begin == end:
             begin = min(begin, len(positions) - 1)
@@ -977,10 +919,7 @@ def _orders(sources: Sources, seed: int, segments: Sequence[RunSegment]) -> list
 
 
 def _mixed_order(sources: Sources, seed: int, segments: Sequence[RunSegment]) -> MixedOrder:
-    """Return the order of a run whose epochs end by `stop`.
-
-    It begins at the last change.
-    """
+    """Return the order, from its last change, of epochs that end by `stop`."""
     origin = _origin(segments)
     return MixedOrder(
         _orders(sources, seed, segments),

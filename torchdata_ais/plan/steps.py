@@ -69,11 +69,7 @@ class Slots:
         return whole + (rest > 0 and self.tail != "drop")
 
     def positions(self, step: int, rank: int = 0) -> Integers:
-        """Return the positions of `rank` in `step` of the epoch, in their order.
-
-        Raises:
-            IndexError: The step or the rank does not exist.
-        """
+        """Return the positions of `rank` in `step` of the epoch, in their order."""
         if not (0 <= step < len(self) and 0 <= rank < self.ranks):
             raise IndexError(f"step {step} of {len(self)}, rank {rank} of {self.ranks}")
         begin, end = self.slice_of(step, rank)
@@ -91,10 +87,7 @@ class Slots:
         return end - begin
 
     def slice_of(self, step: int, rank: int = 0) -> tuple[int, int]:
-        """Return where the slice of `rank` in `step` begins and ends.
-
-        Positions past `length` are filled up.
-        """
+        """Return begin and end of a slice; positions past `length` are filled up."""
         first = step * self.global_batch
         size = self.global_batch if self.tail == "pad" else min(self.global_batch, self.length - first)
         begin, end = first + self._cut(size, rank), first + self._cut(size, rank + 1)
@@ -114,11 +107,6 @@ class Slots:
         first, last = (begin + self._cut(end - begin, one) for one in (rank, rank + 1))
         result: Integers = np.arange(first, last, dtype=np.int64)
         return result
-
-    def given(self, rank: int = 0) -> int:
-        """Return how many positions `rank` gets in an epoch."""
-        whole = self.length // self.global_batch
-        return whole * self.size(0, rank) + (self.size(whole, rank) if whole < len(self) else 0)
 
     def repeated(self, rank: int | None = None) -> int:
         """Return how many positions an epoch repeats, for `rank` or for all."""

@@ -76,10 +76,7 @@ class Chunk:
         ] = {}  # read in the consumer's thread, by each place a request is for
 
     def fill(self, request: Request, came: bytes | AISError) -> None:
-        """Store the result of a request.
-
-        Several samples are views of it: their members are copied.
-        """
+        """Store the result of a request; views of it share the bytes."""
         data = memoryview(came) if isinstance(came, bytes) and len(request.wanted) > 1 else came
         for place in request.wanted:
             reference = self.wanted[place].reference
@@ -92,11 +89,6 @@ class Chunk:
 
 class Fetching:
     """Fetcher of ranges in the order of their requests.
-
-    Args:
-        options: Transport settings of each source.
-        cache: The cache of whole shards, or None.
-        stats: Counts bytes, retries, and waits of the consumer.
 
     Memory: the requested bytes; 512 KiB for each batch under way (`ChunkedBody`).
     """
@@ -213,10 +205,7 @@ class Fetching:
                 self._there.notify()
 
     def _batch(self, requests: Sequence[Request], chunk: Chunk, cancel: Cancel) -> list[Request]:
-        """Request many ranges at once; return the missing ones.
-
-        These are requested one by one.
-        """
+        """Request many ranges at once; return those to be requested one by one."""
         pace, options = self._pace(requests[0]), self._options[requests[0].source]
         missing = dict(enumerate(requests))
 
@@ -272,10 +261,7 @@ class Fetching:
         return data
 
     def _group_of(self, request: Request) -> tuple[str, ...] | None:
-        """Return the cluster that answers a request in one batch with others.
-
-        None: it is sent alone.
-        """
+        """Return the cluster that answers a request with others; None: alone."""
         shard = request.source, request.shard.name
         known = self._groups.get(shard)
         if known is None:
@@ -318,11 +304,6 @@ def run_in(data: bytes | memoryview, reference: SampleReference, *, max_bytes: i
     An index made of headers alone has regular members only, and of one name the first. Its sample may therefore begin
     with members of the sample before, and end with links and extension headers of the one after; those are left out.
 
-    Args:
-        data: The bytes of the shard from ``reference.start`` on, ``reference.size`` of them.
-        reference: The entry of the index.
-        max_bytes: As for `torchdata_ais.reading.runs.whole_runs`.
-
     Raises:
         SampleIndexError: The bytes are not those that were indexed.
         ShardError, SampleError: As for the same sample in a stream.
@@ -358,7 +339,7 @@ def run_in(data: bytes | memoryview, reference: SampleReference, *, max_bytes: i
 
 
 def _own(reader: TarReader, reference: SampleReference) -> Iterator[Member]:
-    """Yield the members, without those of the sample before.
+    """Yield the members without those of the sample before.
 
     The last may be cut: it is the next sample's beginning.
     """
@@ -433,8 +414,7 @@ class IndexedReader:
     def read(self, wanted: Iterable[Sequence[Wanted]]) -> Iterator[tuple[Wanted, Run | AISError]]:
         """Yield each sample with its run, or with its error, in order.
 
-        Args:
-            wanted: Lists of any length: one is taken when it fits into the window.
+        A list of any length is taken when it fits into the window.
         """
         keep_memory()
         chunks = chunks_in(wanted, self.window_bytes)

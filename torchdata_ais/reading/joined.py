@@ -15,13 +15,7 @@ Found = Run | AISError
 
 
 class Whole(NamedTuple):
-    """A requested sample with its results.
-
-    Attributes:
-        wanted: The request.
-        found: The result of the sample itself.
-        partners: The result of each of its partners.
-    """
+    """A requested sample with its result and those of its partners."""
 
     wanted: Wanted
     found: Found
@@ -43,10 +37,6 @@ def read_whole(
 ) -> Iterator[Whole]:
     """Yield each sample with its partners, in the requested order.
 
-    Args:
-        read: Reads samples in the order wanted.
-        wanted: The samples.
-
     Memory: one sample and its partners, plus the memory of `read`.
     """
     items = read(with_partners(wanted))
@@ -55,16 +45,7 @@ def read_whole(
 
 
 class JoinedIndexes:
-    """Indexes, followed by those that are joined to them.
-
-    `Wanted.source` is a number among all.
-
-    Args:
-        sources: The indexes.
-
-    Attributes:
-        all: All of them.
-    """
+    """Indexes, followed by those joined to them; `Wanted.source` numbers all."""
 
     def __init__(self, sources: Sequence[IndexedSamples]) -> None:
         self.all = list(sources)
@@ -85,11 +66,7 @@ class JoinedIndexes:
     ) -> Iterator[Wanted]:
         """Yield requests for some samples of a source, with their partners.
 
-        Args:
-            source: The number of the source.
-            numbers: The numbers of the samples in it.
-            draws: How many samples of the source are before each.
-            slots: The batch each is for.
+        `draws` count the samples of the source before each, `slots` are the batches they are for.
         """
         index = self.all[source]
         draws = draws or [0] * len(numbers)
@@ -108,11 +85,7 @@ class JoinedIndexes:
             yield Wanted(reference, source, draw, slot, theirs)
 
     def add_partners(self, sample: Sample, whole: Whole) -> None:
-        """Add the fields of a sample's partners to it.
-
-        Raises:
-            AISError: One did not come, or has a field that the sample has.
-        """
+        """Add the fields of a sample's partners to it, or raise their error."""
         for wanted, found in zip(whole.wanted.partners, whole.partners, strict=True):
             if isinstance(found, AISError):
                 raise naming_index(found, self.all[wanted.source], wanted.reference)

@@ -82,10 +82,7 @@ class ShardOptions:
         return bool(self.select_files(self.rename_files(name) if self.rename_files else name))
 
     def runs(self, blocks: Iterable[bytes], url: str, start: int = 0) -> Iterator[Run]:
-        """Yield the whole runs of members in the blocks of a shard.
-
-        The blocks may be compressed only if `start` is 0.
-        """
+        """Yield the runs in the blocks of a shard, compressed only from 0 on."""
         safety, watch = self.safety, self.watch
         if watch is not None and isinstance(blocks, BlockSource):
             blocks = watch.blocks(blocks)
@@ -188,8 +185,7 @@ class OpenShard:
     def next_run(self) -> Run | None:
         """Return the next whole run, or None at the end of the shard.
 
-        Raises:
-            AISError: Of the transport or the shard; the text has the number of samples that `load_tar` had passed on.
+        The text of an error has the number of samples that `load_tar` had passed on.
         """
         try:
             run = self._next_wanted()
@@ -227,10 +223,7 @@ class OpenShard:
         return run
 
     def _skip(self, run: Run | None, runs: Iterator[Run]) -> Run | None:
-        """Skip the runs before the first one wanted.
-
-        It must begin where one of them ends.
-        """
+        """Skip the runs before the first one wanted, which begins after one."""
         end = self.next_offset if self.next_offset > self._start or self._entered else 0
         while run is not None and run.offset < self._start:
             end = run.end
@@ -265,10 +258,7 @@ def _blames(kept: Kept, error: AISError) -> bool:
 
 
 def _looks_plain(place: Location) -> bool:
-    """Return whether the name is that of a plain tar, not transformed.
-
-    Such a shard can be read from an offset on.
-    """
+    """Return whether the name is that of a tar that can be entered anywhere."""
     path = urlsplit(place.name).path if place.kind == "http" else place.name
     return is_plain_tar(path) and "etl_name" not in place.params
 
@@ -283,7 +273,7 @@ def held_runs(
     store: StoreOptions,
     options: ShardOptions,
 ) -> Iterator[tuple[str, Run]]:
-    """Yield ``(url, run)`` for each place, in the order of `places`.
+    """Yield ``(url, run)`` for each packed place, in the order of `places`.
 
     The samples of one shard are read in one sweep, or in several if they are far apart. So a shuffle buffer costs a
     few requests for each shard, not one for each sample.

@@ -26,10 +26,6 @@ def length_in(item: object, length: str | Callable[[Any], int]) -> int:
     A function returns it, or it is that of a field. A number in the field is the length itself. The length of a text
     is its bytes in UTF-8.
 
-    Raises:
-        MissingFieldError: It lacks the field.
-        UsageError: The value is not a length.
-
     Example:
         >>> [length_in({"txt": value}, "txt") for value in (b"abc", "caf\u00e9", 7, [1, 2])], length_in((1, 2), len)
         ([3, 5, 7, 2], 2)
@@ -62,20 +58,14 @@ def length_in(item: object, length: str | Callable[[Any], int]) -> int:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether this is an integer, or a tensor or array of one.
-
-    Such an array has no dimensions.
-    """
+    """Return whether this is an integer, or a tensor or array with only one."""
     return isinstance(value, Integral) or (getattr(value, "shape", None) == () and int(value) == value)
 
 
 class StreamPool:
-    """Items that wait for others to form groups.
+    """Items that wait for others to form groups, by lengths and order alone.
 
-    The groups follow from their lengths and their order alone.
-
-    Attributes:
-        is_full: Whether a group is due before another item comes.
+    `is_full` tells whether a group is due before another item comes.
     """
 
     def __init__(self) -> None:
@@ -88,10 +78,7 @@ class StreamPool:
 
     @property
     def places(self) -> list[int]:
-        """Places of the items in the data set, in order of arrival.
-
-        They are -1 where unknown.
-        """
+        """Places of the items in the data set, as they arrived; -1 if unknown."""
         return [getattr(item, "place", -1) for item in self._items.values()]
 
     def put(self, item: object, length: int) -> None:
@@ -112,9 +99,7 @@ class StreamPool:
 
 
 class PackPool(StreamPool):
-    """Packs of a budget: the oldest item, then always the longest that fits.
-
-    Of several the oldest is taken.
+    """Packs of a budget: the oldest item, then the longest (oldest) that fits.
 
     Memory: `size` items.
 
@@ -152,9 +137,7 @@ class PackPool(StreamPool):
 
 
 class BucketPool(StreamPool):
-    """Batches of one bucket each, within the budget with padding.
-
-    Padding goes to the edge of the bucket.
+    """Batches of one bucket, within the budget when padded to its edge.
 
     Memory: ``budget // edge`` items of each bucket.
 
@@ -190,6 +173,8 @@ class BucketPool(StreamPool):
 class Grouping:
     """Packs of a budget, or batches of buckets.
 
+    `words` say how it is made: a state fits only the same.
+
     Args:
         length: The name of a column of the index, or of a field, whose bytes count; or the length of each sample, by
             its number; or, for a mixture, a list of those, one an index.
@@ -197,9 +182,6 @@ class Grouping:
         edges: The greatest length of each bucket; None for packs.
         seed: Decides the grouping.
         too_long: The treatment of a sample that fits nowhere: ``"error"`` or ``"drop"``.
-
-    Attributes:
-        words: How it is made, in words: a state fits only the same.
     """
 
     def __init__(
@@ -231,9 +213,7 @@ class Grouping:
     def groups(
         self, source: int, index: IndexedSamples, numbers: Integers | None, *, shuffle: bool
     ) -> Groups:
-        """Return the groups of an index, or of some of its samples.
-
-        A group has places in `numbers`.
+        """Return the groups of an index, or of its samples in `numbers`.
 
         Raises:
             UsageError: The lengths are not of these samples; a sample is too long.
@@ -268,11 +248,7 @@ class Grouping:
         return sum(max(1, self._budget // edge) for edge in self._edges or ())
 
     def pool(self, size: int) -> StreamPool:
-        """Return where the samples of a stream wait; for packs so many.
-
-        Raises:
-            UsageError: The lengths are those of samples of an index.
-        """
+        """Return the pool for the samples of a stream, of so many for packs."""
         if not isinstance(self._length, str) and not callable(self._length):
             raise UsageError.at(
                 "length= is given for the samples of an index, and a stream knows no numbers of samples",
@@ -281,12 +257,7 @@ class Grouping:
         return PackPool(self._budget, size) if self._edges is None else BucketPool(self._edges, self._budget)
 
     def put(self, pool: StreamPool, item: object) -> None:
-        """Put a sample of a stream into the pool, or leave it out.
-
-        Raises:
-            MissingFieldError: It lacks the field.
-            UsageError: It is too long, or the value is not a length.
-        """
+        """Put a sample of a stream into the pool, or leave it out."""
         length = length_in(item, self._length)
         if length <= self._limit:
             pool.put(item, length)

@@ -32,7 +32,7 @@ from torchdata_ais.store import ObjectCache, StoreOptions
 
 
 @dataclass(eq=False, repr=False)
-class PlannedSources:
+class PlannedData:
     """Indexes, and how samples are drawn from them.
 
     Args:
@@ -112,16 +112,7 @@ class PlannedSources:
     def sources_with(
         self, epoch_steps: int | None = None, tail: Tail | None = None, schedule: Schedule | None = None
     ) -> Sources:
-        """Return the sources for the plan.
-
-        Args:
-            epoch_steps: Replacement of the given one.
-            tail: Likewise.
-            schedule: Changes by step.
-
-        Raises:
-            UsageError: The schedule does not fit them.
-        """
+        """Return the sources for the plan, with these replacements."""
         mixture = self.mixture
         found = Sources(
             self._samples(),
@@ -151,10 +142,7 @@ class PlannedSources:
         }
 
     def _samples(self) -> tuple[int, ...]:
-        """Return how many samples each source has.
-
-        Raise if `positions=` are invalid.
-        """
+        """Return how many samples each source has; check ``positions=``."""
         samples = tuple(len(index) for index in self.mixture.sources)
         if self.groups is not None:
             return tuple(map(len, self.groups))
@@ -173,11 +161,7 @@ class PlannedSources:
         return (len(numbers),)
 
     def excluded(self, schedule: Schedule) -> tuple[tuple[int, Integers], ...]:
-        """Return the numbers of samples that a schedule leaves out, by source.
-
-        Raises:
-            UsageError: A sample does not exist; or groups of samples are drawn.
-        """
+        """Return the numbers of samples that a schedule leaves out, by source."""
         if schedule.exclude and self.groups is not None:
             raise UsageError.at(
                 "exclude of a schedule with packed samples",
@@ -230,6 +214,68 @@ class PlannedSources:
             state.pop("joined", None)
         return state
 
+    def group_of(self, source: int, draw: int) -> int:
+        """Return the number of the drawn group that a draw of a sample belongs to."""
+        return draw if self.groups is None else draw // self.groups[source].most
+
+    def planned_samples(self, run: Run, positions: Integers, places: Sequence[int | None] | None) -> int:
+        """Return how many samples are at positions of a run."""
+        groups = self.groups
+        if groups is None:
+            if not run.sources.excluded:
+                return len(positions)
+            draws = _drawn(run, positions, places)
+            left = (
+                _left(run, source, np.asarray(self._numbers_of(draws.index[draws.source == source])))
+                for source in np.unique(draws.source).tolist()
+            )
+            return sum(int(kept.sum()) for kept in left)
+        draws = _drawn(run, positions, places)
+        pairs = zip(draws.source.tolist(), draws.index.tolist(), strict=True)
+        return sum(int(groups[source].sizes(number)) for source, number in pairs)
+
+    def look_up(
+        self,
+        run: Run,
+        positions: Integers,
+        slots: Integers | None = None,
+        places: Sequence[int | None] | None = None,
+    ) -> list[Wanted]:
+        """Return the samples at positions of a run, without reading them.
+
+        `slots` are the batches they are for, `places` the index of each source of the run.
+        """
+        draws = _drawn(run, positions, places)
+        slots = np.zeros_like(positions) if slots is None else slots
+        if self.groups is not None:
+            return self._look_up_groups(self.groups, draws, slots)
+        found: list[Wanted | None] = [None] * len(positions)
+        for source in np.unique(draws.source).tolist():
+            here = np.flatnonzero(draws.source == source)
+            numbers = self._numbers_of(draws.index[here])
+            if run.sources.excluded:
+                kept = _left(run, source, np.asarray(numbers))
+                here, numbers = here[kept], np.asarray(numbers)[kept].tolist()
+            wanted = self.joined.wanted(source, numbers, draws.draw[here].tolist(), slots[here].tolist())
+            for place, one in zip(here.tolist(), wanted, strict=True):
+                found[place] = one
+        return [one for one in found if one is not None]
+
+    def _look_up_groups(self, groups: Sequence[Groups], draws: Draws, slots: Integers) -> list[Wanted]:
+        """Return the samples of the drawn groups, whose draws are consecutive."""
+        found: list[Wanted] = []
+        columns = (draws.source, draws.index, draws.draw, slots)
+        for source, group, draw, slot in zip(*(column.tolist() for column in columns), strict=True):
+            numbers = self._numbers_of(groups[source].samples(group))
+            count, first = len(numbers), draw * groups[source].most
+            found += self.joined.wanted(source, numbers, range(first, first + count), [slot] * count)
+        return found
+
+    def _numbers_of(self, chosen: Integers) -> list[int]:
+        """Return the numbers in the index of some of the samples to read."""
+        numbers: list[int] = (chosen if self._numbers is None else self._numbers[chosen]).tolist()
+        return numbers
+
 
 def _numbers_of(index: IndexedSamples, source: int, given: Sequence[str | int]) -> Integers:
     """Return the numbers of samples that are given by key or number."""
@@ -264,84 +310,8 @@ def _numbers(positions: npt.ArrayLike) -> Integers:
     return numbers.astype(np.int64)
 
 
-class PlannedData(PlannedSources):
-    """Indexes, how samples are drawn from them, and which were drawn."""
-
-    def group_of(self, source: int, draw: int) -> int:
-        """Return the number of the drawn group that a draw of a sample belongs to."""
-        return draw if self.groups is None else draw // self.groups[source].most
-
-    def planned_samples(self, run: Run, positions: Integers, places: Sequence[int | None] | None) -> int:
-        """Return how many samples are at positions of a run."""
-        groups = self.groups
-        if groups is None:
-            if not run.sources.excluded:
-                return len(positions)
-            draws = _drawn(run, positions, places)
-            left = (
-                _left(run, source, np.asarray(self._numbers_of(draws.index[draws.source == source])))
-                for source in np.unique(draws.source).tolist()
-            )
-            return sum(int(kept.sum()) for kept in left)
-        draws = _drawn(run, positions, places)
-        pairs = zip(draws.source.tolist(), draws.index.tolist(), strict=True)
-        return sum(int(groups[source].sizes(number)) for source, number in pairs)
-
-    def look_up(
-        self,
-        run: Run,
-        positions: Integers,
-        slots: Integers | None = None,
-        places: Sequence[int | None] | None = None,
-    ) -> list[Wanted]:
-        """Return the samples at positions of a run, without reading them.
-
-        Args:
-            run: The run.
-            positions: The positions.
-            slots: The batch each is for.
-            places: Which of the indexes each source of the run is; default in their order.
-        """
-        draws = _drawn(run, positions, places)
-        slots = np.zeros_like(positions) if slots is None else slots
-        if self.groups is not None:
-            return self._look_up_groups(self.groups, draws, slots)
-        found: list[Wanted | None] = [None] * len(positions)
-        for source in np.unique(draws.source).tolist():
-            here = np.flatnonzero(draws.source == source)
-            numbers = self._numbers_of(draws.index[here])
-            if run.sources.excluded:
-                kept = _left(run, source, np.asarray(numbers))
-                here, numbers = here[kept], np.asarray(numbers)[kept].tolist()
-            wanted = self.joined.wanted(source, numbers, draws.draw[here].tolist(), slots[here].tolist())
-            for place, one in zip(here.tolist(), wanted, strict=True):
-                found[place] = one
-        return [one for one in found if one is not None]
-
-    def _look_up_groups(self, groups: Sequence[Groups], draws: Draws, slots: Integers) -> list[Wanted]:
-        """Return the samples of the drawn groups.
-
-        The draws of the samples of a group follow each other.
-        """
-        found: list[Wanted] = []
-        columns = (draws.source, draws.index, draws.draw, slots)
-        for source, group, draw, slot in zip(*(column.tolist() for column in columns), strict=True):
-            numbers = self._numbers_of(groups[source].samples(group))
-            count, first = len(numbers), draw * groups[source].most
-            found += self.joined.wanted(source, numbers, range(first, first + count), [slot] * count)
-        return found
-
-    def _numbers_of(self, chosen: Integers) -> list[int]:
-        """Return the numbers in the index of some of the samples to read."""
-        numbers: list[int] = (chosen if self._numbers is None else self._numbers[chosen]).tolist()
-        return numbers
-
-
 def _drawn(run: Run, positions: Integers, places: Sequence[int | None] | None) -> Draws:
-    """Return the draws at positions of a run.
-
-    Each source is the number of its index.
-    """
+    """Return the draws at positions, with the number of the index as source."""
     draws = run.at(positions)
     if places is None:
         return draws
@@ -378,7 +348,6 @@ class PlannedReading:
         cache: The cache of whole shards.
 
     Attributes:
-        reader: The reader that sends the requests.
         over: Whether the iteration has ended.
     """
 
@@ -404,10 +373,7 @@ class PlannedReading:
         return read_whole(self.reader.read, self._wanted())
 
     def _wanted(self) -> Iterator[list[Wanted]]:
-        """Yield the requests, some batches at a time.
-
-        At first they are few, so that the first sample comes soon.
-        """
+        """Yield requests of some batches; few at first, for an early first sample."""
         positions: list[Integers] = []
         slots: list[Integers] = []
         count, most = 0, 1
@@ -425,11 +391,7 @@ class PlannedReading:
         return self.run.positions(step, self.rank) if self.only is None else self.only
 
     def sample_of(self, whole: Whole) -> PlannedSample:
-        """Return a result as a sample.
-
-        Raises:
-            AISError: It is none.
-        """
+        """Return a result as a sample, or raise its error."""
         wanted, found, _ = whole
         reference = wanted.reference
         if isinstance(found, AISError):
@@ -445,9 +407,7 @@ class PlannedReading:
     def size_of(self, slot: int) -> int:
         """Return how many samples are planned for a batch."""
         step = self.steps[slot]
-        if self.data.groups is not None:
-            return self.data.planned_samples(self.run, self._positions(step), self.places)
-        if self.run.sources.excluded:
+        if self.data.groups is not None or self.run.sources.excluded:
             return self.data.planned_samples(self.run, self._positions(step), self.places)
         if self.only is not None:
             return len(self.only)
@@ -498,13 +458,7 @@ def traffic_of(
 ) -> Traffic:
     """Return the expected requests of the workers of all ranks.
 
-    Args:
-        run: The run.
-        epoch: Which of its epochs.
-        workers: Of each rank.
-        look_up: Returns the samples at some positions.
-        window_bytes: The bytes that a worker requests ahead.
-        group_of: See `together`.
+    A worker requests `window_bytes` ahead; for `group_of` see `together`.
     """
     instances, planned = run.ranks * workers, run.length(epoch)
     exact = planned <= _MOST_SAMPLES

@@ -59,9 +59,7 @@ class Request(NamedTuple):
 
 
 def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
-    """Return the requests for the samples of `chunk`.
-
-    Those that are needed first come first.
+    """Return the requests for the samples of `chunk`, the earliest need first.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -94,9 +92,7 @@ def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
 def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator[list[Wanted]]:
     """Yield requested samples in chunks for a window of so many bytes.
 
-    A chunk has at least one sample.
-
-    Each has at most twice as much as the one before, the first an eighth of those that are largest.
+    A chunk has at least one sample, and at most twice as much as the one before; the first an eighth of the largest.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -120,10 +116,7 @@ def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator
 
 
 def window_at_first(window_bytes: int) -> int:
-    """Return how much of a window is requested at first.
-
-    Each returned chunk doubles it.
-    """
+    """Return the part of a window requested at first; each chunk doubles it."""
     return window_bytes // _CHUNKS
 
 
@@ -132,9 +125,7 @@ def together(
 ) -> Iterator[list[Request]]:
     """Yield requests sent as one: batches of small ranges, and the rest.
 
-    Args:
-        requests: Those of a chunk.
-        group_of: Returns the cluster that accepts a request together with others; None: it is sent alone.
+    `group_of` returns the cluster that accepts a request together with others; None: it is sent alone.
     """
     groups: dict[Hashable, list[Request]] = defaultdict(list)
     for request in requests:

@@ -185,10 +185,7 @@ def _until_trailing(members: Iterable[Member], follows: list[TrailingDataError])
 
 
 class _Loose(NamedTuple):
-    """A member without a key: its index in the run, its name, and itself.
-
-    The name is that in the shard.
-    """
+    """A member without a key: index in the run, name in the shard, itself."""
 
     position: int
     stored: str
@@ -239,11 +236,7 @@ _S = TypeVar("_S", bound=Sample)
 
 
 def sample_of(run: Run, url: str) -> Sample:
-    """Return the sample that a run with a key is.
-
-    Raises:
-        DuplicateFieldError: It has a field twice.
-    """
+    """Return the sample that a run with a key is."""
     return _filled(Sample.__new__(Sample), run, url)  # __init__ takes longer than all that follows
 
 
@@ -272,10 +265,7 @@ def _filled(sample: _S, run: Run, url: str) -> _S:
 
 
 def naming_index(error: AISError, index: IndexedSamples, reference: SampleReference) -> AISError:
-    """Return the error of a sample with the index's place.
-
-    The sample was read by index. The place is added if the index may be wrong.
-    """
+    """Return an error of reading by index; with its place if it may be wrong."""
     if isinstance(error, (SampleIndexError, ObjectChangedError, NotFoundError)):
         return error.noting(f"index: {index.place_of(reference)}")
     return error
@@ -283,11 +273,7 @@ def naming_index(error: AISError, index: IndexedSamples, reference: SampleRefere
 
 @lru_cache(4096)
 def url_of_shard(name: str, endpoint: str) -> str:
-    """Return the ``__url__`` of samples of the stream.
-
-    Args:
-        name: The shard as an index names it.
-        endpoint: Of the cluster, for names that have none.
+    """Return the ``__url__`` of stream samples; `endpoint` if `name` has none.
 
     Example:
         >>> url_of_shard("ais://pets/1.tar", "http://h:51080")
@@ -298,11 +284,7 @@ def url_of_shard(name: str, endpoint: str) -> str:
 
 
 def whole_samples(runs: Iterable[Run], url: str) -> Iterator[tuple[Run, Sample]]:
-    """Yield the samples of a shard that is read alone, each with its run.
-
-    Raises:
-        AISError: The first thing that is wrong: nothing is passed over.
-    """
+    """Yield the samples of a shard, each with its run; any fault is an error."""
     for run in runs:
         run.shard = 0
         if run.error is not None:
@@ -318,11 +300,9 @@ _SLOTS = 16  # of a part at first; a power of two
 
 
 class KeySet:
-    """Set of keys: the first 8192 as they are, more as hashes.
+    """Set of keys: the first 8192 as they are, more as hashes of 64 bits.
 
-    The hashes have 64 bits, in flat tables.
-
-    Long keys, of more than 256 Ki characters together, go into the tables earlier.
+    Long keys, of more than 256 Ki characters together, go into the flat tables of hashes earlier.
 
     A Python set is eight times as fast, but a million keys take over 100 MB in it, in flat tables 22 MB. They are cut
     into parts that grow one by one, so that growing never needs the memory of two whole tables, nor the time to fill
