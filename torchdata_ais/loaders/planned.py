@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, cast
@@ -66,9 +67,6 @@ class RunUnderWay:
     def __post_init__(self) -> None:
         check_number(self.given.global_batch, 1, "global_batch", optional=True)
         self.data.check(self.epoch_steps, self.given.tail)
-
-    def _sources(self) -> Sources:
-        return self.data.sources_with(self.epoch_steps, self.given.tail)
 
     def order(self) -> str:
         """Return in words how the order is made."""
@@ -142,7 +140,8 @@ class RunUnderWay:
 
     def _run_sources(self) -> Sources:
         """Return the sources of the run, numbered as in the run."""
-        sources, places, schedule = self._sources(), self.places(), self.changes_by_step
+        sources = self.data.sources_with(self.epoch_steps, self.given.tail)
+        places, schedule = self.places(), self.changes_by_step
         earlier = list(self._earlier.values())
         schedule.check(len(sources.samples), sources.epoch_steps, sources.stop)
         mean = sources.mean_bytes or (1.0,) * len(sources.samples)
@@ -243,11 +242,7 @@ class RunUnderWay:
 
     def change_at(self, step: int, schedule: Schedule) -> None:
         """Let another schedule hold from a step on that has not come."""
-        before = self.schedule, self._segments, self._run, self._coming, self.step
-        try:
-            self._change(step, schedule)
-        finally:
-            self.schedule, self._segments, self._run, self._coming, self.step = before
+        copy(self)._change(step, schedule)  # raises where it cannot be
         self._coming = step, schedule
         self.adopt()
 
@@ -285,12 +280,9 @@ class RunUnderWay:
         check_same("the plan's version", state.plan, PLAN_VERSION, "resume with the version that took it")
         check_same("the seed", state.seed, self.given.seed, "pass the same seed=")
         check_same("the order", state.order, self.order(), "build the pipe as it was")
-        before = self._earlier, self._segments, self._run, self.step, self.schedule, self._coming
-        try:
-            self._load(state, allow)
-        except BaseException:
-            self._earlier, self._segments, self._run, self.step, self.schedule, self._coming = before
-            raise
+        loaded = copy(self)
+        loaded._load(state, allow)  # an error leaves this run as it was
+        vars(self).update(vars(loaded))
 
     def _load(self, state: PlanState, allow: Collection[str]) -> None:
         now = self.data.digests()
