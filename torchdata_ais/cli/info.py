@@ -64,7 +64,9 @@ def info(
         source = "read"
     else:
         summary.count_index(index)
-        summary.look_into(index.take(_spread(len(index), look)), options)
+        count = min(len(index), look)
+        evenly = [number * len(index) // count for number in range(count)]
+        summary.look_into(index.take(evenly), options)
         source = f"index, proof {index.proof}"
     stale = index is not None and _is_stale(url, index, options)
     summary.names = names_for_people(url, lambda: options)
@@ -111,12 +113,6 @@ def _is_stale(url: str, index: IndexedSamples, options: StoreOptions) -> bool:
         (part.shard(number) for part, number, _ in index.selected()) if index.is_selection else index.shards
     )
     return now != {(row.name, row.size, row.checksum) for row in rows}
-
-
-def _spread(samples: int, wanted: int) -> list[int]:
-    """Return numbers of samples, evenly from the first to the last."""
-    count = min(samples, wanted)
-    return [number * samples // count for number in range(count)]
 
 
 def _read(url: str, options: StoreOptions, summary: Summary) -> None:

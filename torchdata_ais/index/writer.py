@@ -126,8 +126,10 @@ class IndexWriter:
         """
         if self._broken_off:
             raise UsageError.at("the index was broken off", todo="build it: SampleIndex.build(...)")
-        before = self._read_before()
-        files = [] if before is None else before.head.files
+        before: Head | None = None
+        with contextlib.suppress(NotFoundError, SampleIndexError):
+            before = StoredIndex(self._folder).head
+        files = before.files if before else []
         try:
             head, table = self._table(source, selection=selection, digest=digest, before=files)
         except BaseException as error:
@@ -138,7 +140,7 @@ class IndexWriter:
         # Files of the previous index stay for its open readers; those of the one before that are removed.
         self._folder.write(TABLE, table)
         needed = {*head.files, *head.before}
-        for name in [UNFINISHED, *(before.head.before if before else [])]:
+        for name in [UNFINISHED, *(before.before if before else [])]:
             if name not in needed:
                 self._folder.remove(name)
         return head
@@ -148,13 +150,6 @@ class IndexWriter:
         with contextlib.suppress(AISError, OSError):
             while self._unnamed:
                 self._folder.remove(self._unnamed.pop())
-
-    def _read_before(self) -> StoredIndex | None:
-        """Return the index that is in this place, if it is one."""
-        try:
-            return StoredIndex(self._folder)
-        except (NotFoundError, SampleIndexError):
-            return None
 
     def _table(
         self, source: str, *, selection: bool, digest: str | None = None, before: Sequence[str] = ()

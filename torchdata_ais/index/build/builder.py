@@ -107,7 +107,8 @@ def build_stored(
     if where is not None and os.fspath(where) == location.place:
         location.refuse_part()
     folder = MemoryFolder() if where is None else folder_at(where, how.options)
-    before = [one for one in (previous, *_standing(folder)) if one is not None]
+    stored = (_stored(folder, table) for table in (TABLE, UNFINISHED))
+    before = [one for one in (previous, *stored) if one is not None]
     known = _known(urls, before, proven=how.method == "read")
     writer = IndexWriter(folder, list(dict.fromkeys(name for index in before for name in index.columns)))
     saved = time.monotonic()
@@ -146,18 +147,13 @@ def _say_what_is_fetched(urls: list[ObjectURL]) -> None:
         )
 
 
-def _standing(folder: Folder) -> list[IndexedSamples]:
-    """Return the present index of a folder and the part of one, if any."""
-    found = (_stored(folder, table) for table in (TABLE, UNFINISHED))
-    return [index for index in found if index is not None and not index.is_selection]
-
-
 def _stored(folder: Folder, table: str) -> IndexedSamples | None:
+    """Return the index in a folder, or its unfinished part; no selection."""
     try:
         stored = StoredIndex(folder, table)
         for number in range(len(stored.head.pages)):
             stored.page(number)  # one that is damaged or forged is not taken up
-        return IndexedSamples([stored])
+        return None if stored.head.selection else IndexedSamples([stored])
     except NotFoundError:
         return None
     except SampleIndexError as error:
