@@ -94,7 +94,8 @@ def lint(
             cluster=options,
         )
         bars.close()
-        more: dict[str, object] = {"index": _stored(report)} if index else {}
+        where = None if report.index is None else report.index.save().stored[0].folder.where
+        more: dict[str, object] = {"index": where} if index else {}
         if not as_json:
             _show(report, more.get("index"), fix)
         if fix:
@@ -110,11 +111,6 @@ def lint(
             echo_json(report.as_dict() | more, indent=1)
         if not report.ok or (strict and any(report.problems())):
             raise typer.Exit(ExitCodes.FAILED)
-
-
-def _stored(report: LintReport) -> str | None:
-    """Store the index of error-free shards with them, and return its path."""
-    return None if report.index is None else report.index.save().stored[0].folder.where
 
 
 def _show_problems(shard: ShardReport) -> None:

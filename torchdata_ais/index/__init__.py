@@ -3,7 +3,7 @@
 It imports no torch and reads no shards.
 """
 
-from torchdata_ais.index.format import TABLE, UNFINISHED, Head
+from torchdata_ais.index.format import TABLE, UNFINISHED
 from torchdata_ais.index.indexed_samples import IndexedSamples, check_no_places, opened_index
 from torchdata_ais.index.location import (
     Folder,
@@ -13,7 +13,6 @@ from torchdata_ais.index.location import (
     ShardsFrom,
     fixed_beginning,
     folder_at,
-    found_folder,
     index_place,
     named_shards,
 )
@@ -23,11 +22,9 @@ from torchdata_ais.index.rows import (
     SampleReference,
     ShardEntry,
     ShardSamples,
-    content_of,
     entry_of,
     stored_text,
 )
-from torchdata_ais.index.samples_view import Keys
 from torchdata_ais.index.schedule import Schedule
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.index.writer import IndexWriter
@@ -36,11 +33,9 @@ __all__ = [
     "TABLE",
     "UNFINISHED",
     "Folder",
-    "Head",
     "IndexWriter",
     "IndexedSamples",
     "IndexedShard",
-    "Keys",
     "LocalFolder",
     "MemoryFolder",
     "Mixture",
@@ -53,12 +48,10 @@ __all__ = [
     "ShardsFrom",
     "StoredIndex",
     "check_no_places",
-    "content_of",
     "entry_of",
     "field_sizes",
     "fixed_beginning",
     "folder_at",
-    "found_folder",
     "index_place",
     "lengths_of",
     "named_shards",

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchdata_ais.errors import NotFoundError, TransportError, UsageError
+from torchdata_ais.index.location import fixed_beginning
 from torchdata_ais.store import StoreOptions, open_blocks
 from torchdata_ais.store.transport.options import ONE_TRY
 from torchdata_ais.urls import parse_url, redact
@@ -45,8 +46,7 @@ def classes_place(shards: str | os.PathLike[str]) -> str | None:
 
 
 def _folder_of(name: str) -> str:
-    fixed = name[: min((at for mark in "%{*?[" if (at := name.find(mark)) >= 0), default=len(name))]
-    folder, slash, _ = fixed.rpartition("/")
+    folder, slash, _ = fixed_beginning(name.partition("%")[0]).rpartition("/")
     return folder + slash
 
 

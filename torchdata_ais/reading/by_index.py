@@ -386,16 +386,12 @@ def _stale(reference: SampleReference, what: str) -> SampleIndexError:
 class IndexedReader:
     """Reader of samples by reference.
 
-    Args:
+    Attributes:
         options: Transport settings of each source.
         window_bytes: Most bytes requested ahead, or one sample if that is larger.
         max_bytes: Bound on one sample; a larger one is a `SampleError`.
-        cache: The cache of whole shards, or None.
         stats: Counts bytes, retries, and waits of the consumer.
-
-    Attributes:
-        held: Bytes requested and not yet returned.
-        held_max: The most there were.
+        held: Bytes requested and not yet returned; `held_max`: the most there were.
         refetched: Samples that were requested once more, after wrong bytes.
 
     Memory: `window_bytes`, or the largest sample, and that sample's members; 512 KiB a batch under way (`ChunkedBody`).

@@ -33,18 +33,10 @@ from torchdata_ais.store import ObjectCache, StoreOptions
 
 @dataclass(eq=False, repr=False)
 class PlannedData:
-    """Indexes, and how samples are drawn from them.
+    """Indexes, how samples are drawn from them, and which were drawn.
 
-    Args:
-        source: An index, a `Mixture`, or the places of stored indexes, which are opened when they are needed.
-        positions: The numbers of the samples to read, instead of all.
-        cluster: How to reach places.
-        shuffle: See `AISSampleReader`, as `tail`, `epoch_steps` and `run_bytes`.
-        tail: Likewise.
-        epoch_steps: Likewise.
-        run_bytes: Likewise.
-        index_dir: Likewise.
-        shards_from: Likewise.
+    `source` is an index, a `Mixture`, or the places of stored indexes, which are opened when they are needed.
+    `positions` are the numbers of the samples to read, instead of all. The rest is as for `AISSampleReader`.
     """
 
     source: Any
@@ -333,21 +325,13 @@ _AT_ONCE = 1024  # positions that are looked up in the index at a time
 
 @dataclass(eq=False, repr=False)
 class PlannedReading:
-    """Reader of the batches of some steps of a run.
+    """Reader of the batches of some steps of a run, of a rank's slices.
 
-    Args:
-        run: The run.
-        rank: Whose slices are read.
-        steps: The steps, one a batch.
-        data: The data of the run.
+    Attributes:
         options: Transport settings of each index, joined ones included (`PlannedData.joined`).
         places: Which of the indexes each source of the run is; None: in their order.
         into: How many samples of the first batch were returned before.
         only: The positions of the one batch, instead of those of its step.
-        max_bytes: Bound on one sample.
-        cache: The cache of whole shards.
-
-    Attributes:
         over: Whether the iteration has ended.
     """
 

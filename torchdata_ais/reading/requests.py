@@ -23,14 +23,9 @@ THREADS = 16
 
 
 class Wanted(NamedTuple):
-    """A requested sample.
+    """A requested sample, with its partners from joined indexes.
 
-    Attributes:
-        reference: Its place.
-        source: Number of its source.
-        draw: How many samples of that source were drawn before it.
-        slot: The batch that it is for.
-        partners: The samples of joined indexes that come with it.
+    `draw` samples of the source were drawn before it; `slot` is the batch that it is for.
     """
 
     reference: SampleReference
@@ -41,15 +36,7 @@ class Wanted(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A range of a shard, and the samples in it.
-
-    Attributes:
-        source: Number of its source.
-        shard: The shard.
-        start: The first byte.
-        length: How many bytes.
-        wanted: The places in the chunk of the samples in it.
-    """
+    """A range of a shard, and the places in the chunk of the samples in it."""
 
     source: int
     shard: ShardRow

@@ -52,10 +52,6 @@ class Problem:
             ``NoSamples``, ``NoSuchField``, ``RareField``, ``KeysRepeated``, ``UnevenShards``, ``DotsInNames``.
         text: The problem and its remedy.
         severity: ``"error"`` stops training or loses samples; ``"note"`` is worth knowing.
-        url: The shard.
-        member: The archive member.
-        key: The sample.
-        field: The field of the sample.
         offset: The byte in the (decompressed) shard.
     """
 
@@ -91,14 +87,11 @@ class ShardReport:
     """Findings in one shard.
 
     Attributes:
-        url: The shard, as people write it.
-        source: The shard, as it is read.
-        samples: Samples that could be grouped.
+        url: The shard, as people write it; `source`: as it is read.
+        samples: Samples that could be grouped, of which `good` have no problem.
         bytes: Bytes of their fields.
-        good: Samples without a problem.
         whole: Whether the shard could be read to a sound end.
-        errors: How many problems there are.
-        problems: The first 20 of them.
+        errors: How many problems there are, of which `problems` has the first 20.
         scattered: Keys whose members are not consecutive.
         shapes: For each set of fields: how many samples have it, and key and offset of the first.
     """
@@ -158,18 +151,12 @@ class LintReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as plain values for JSON."""
+        names = ("url", "whole", "samples", "good", "bytes", "errors")
         return {
             "ok": self.ok,
             "shards": [
-                {
-                    "url": shard.url,
-                    "whole": shard.whole,
-                    "samples": shard.samples,
-                    "good": shard.good,
-                    "bytes": shard.bytes,
-                    "errors": shard.errors,
-                    "problems": [asdict(problem) for problem in shard.problems],
-                }
+                {name: getattr(shard, name) for name in names}
+                | {"problems": [asdict(problem) for problem in shard.problems]}
                 for shard in self.shards
             ],
             "across": [asdict(problem) for problem in self.across],
@@ -304,16 +291,12 @@ def lint_shards(
     the members of each key are consecutive; that no field is there twice; that every field decodes. Then across the
     shards: that samples have the same fields, that no key comes back in another shard, that sizes are even.
 
-    Takes: As `AISSourceLister`: a prefix, a template, a path or pattern, a bucket, or a list of these.
+    Order: that of the listing, for any `jobs`.
 
-    Order:
-        Reports have the order of the listing, for any `jobs`.
-
-    Memory:
-        For each of `jobs` shards the memory of `load_tar`, and about 100 bytes a sample for its key.
+    Memory: for each of `jobs` shards the memory of `load_tar`, and about 100 bytes a sample for its key.
 
     Args:
-        source: See above.
+        source: As for `AISSourceLister`: a prefix, a template, a path or pattern, a bucket, or a list of these.
         require: Fields each sample must have, alternatives by ``;`` (``"jpg;png cls"``). Default: those that at least
             half of all samples have.
         decode: Whether to decode the fields, as ``.decode()`` would, images to the last pixel; sounds where soundfile
@@ -321,13 +304,11 @@ def lint_shards(
         only: Decode these fields only.
         jobs: How many shards to read at the same time; default one for each core, at most 8.
         progress: Called with (shards done, shards in all) after each.
-        index: Whether to make the sample index on the way, of the bytes that are read anyway. It is the report's
-            `LintReport.index` if there is no error, to be stored by ``SampleIndex.save``.
+        index: Whether to make the sample index of the bytes that are read anyway: `LintReport.index` without errors.
         read: Called with the bytes of each before that.
         cluster: See `torchdata_ais.store.Cluster`.
 
     Raises:
-        NotFoundError: The bucket does not exist, or has no shard.
         ConnectError, AuthError: The cluster cannot be reached at all.
         UsageError: `source` is not a source; or a field needs a library that is not installed.
 

@@ -21,7 +21,6 @@ class Resharded:
 
     Attributes:
         shards: Names of the new shards.
-        samples: How many samples they hold.
         joined: Samples whose members were not consecutive, now put together.
         renamed: Samples that got a new key, since another shard has the same.
         left_out: Samples left out, by the class of the problem.
@@ -51,27 +50,16 @@ def reshard(
     The old ones stay as they are. Of a shard that breaks off, the samples before the break are written. Members of one
     key that are not consecutive are put together (in a shard that is whole; in another, a part may be missing).
     Samples that do not decode or lack a field of ``report.required`` are left out and counted. Names of classes that
-    are stored with the shards (``classes.json``) are written with the new ones, too.
+    are stored with the shards (``classes.json``) are written with the new ones, too. `target` is a pattern such as
+    ``out/train-%06d.tar``; `progress` is called with (shards done, shards in all) after each.
 
-    Order:
-        That of the shards; samples that were put together come at the end of theirs.
+    Order: that of the shards; samples that were put together come at the end of theirs.
 
-    Memory:
-        The members of scattered keys of one shard, and 100 bytes for each sample's key.
-
-    Args:
-        report: The result of `lint_shards`.
-        target: Pattern of the new shards: ``out/train-%06d.tar`` or ``ais://bucket/train-%06d.tar``.
-        decode: Whether samples must decode.
-        maxcount: Most samples in a shard.
-        maxsize: Most bytes of a shard.
-        progress: Called with (shards done, shards in all) after each.
-        cluster: See `torchdata_ais.store.Cluster`.
+    Memory: the members of scattered keys of one shard, and 100 bytes for each sample's key.
 
     Raises:
         UsageError: `target` is not a pattern, or there are shards of this pattern already, or other classes next to
             it.
-        TransportError: A shard cannot be read or written at all.
     """
     from torchdata_ais.writing import ShardWriter
     from torchdata_ais.writing.classes import carried_classes, write_classes

@@ -54,13 +54,9 @@ class Rate:
 
 @dataclass
 class Speed:
-    """The measurements, and the advice from them.
+    """The measurements in the order of the chain, and the advice from them.
 
-    Attributes:
-        rates: In the order of the chain.
-        cores: Cores of this machine that this process may use.
-        sample_bytes: Mean size of a sample.
-        advice: Sentences, the most important first.
+    `advice` has the most important sentence first.
     """
 
     rates: list[Rate] = field(default_factory=list)
@@ -100,23 +96,9 @@ def measure(
     """Time the stages of a chain over these shards, each for a few seconds.
 
     The first shard is read once before all else, since a cluster may have to fetch it from the cloud or a disk; the
-    other figures are of shards read again and again.
-
-    Args:
-        source: As for `AISSourceLister`.
-        seconds: How long each stage runs.
-        workers: Numbers of worker processes to time the whole chain with.
-        spec: How images are decoded.
-        size: To this many pixels square.
-        progress: Called with the name of each stage before it runs.
-        cluster: See `torchdata_ais.store.Cluster`.
-
-    Returns:
-        Rates of the stages. With images, the chain is ``decode(spec, size=, only=image).to_tuple(image).batched(32)``,
-        else ``decode()``.
-
-    Raises:
-        AISError: The shards cannot be read; `lint_shards` reports details.
+    other figures are of shards read again and again. With images, the chain is ``decode(spec, size=,
+    only=image).to_tuple(image).batched(32)``, else ``decode()``; it is timed with each number of `workers`. `progress`
+    is called with the name of each stage before it runs.
 
     Example:
         >>> from torchdata_ais.testing import example_shards
