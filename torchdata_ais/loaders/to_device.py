@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,26 +99,6 @@ _END: object = object()
 _JOIN_S = 5.0
 
 
-class Mark(Protocol):
-    """A point in the work of a device, as an event of CUDA."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has come there."""
-
-
-class Copies(Protocol):
-    """Interface of a device."""
-
-    def copy(self, item: object) -> tuple[Any, Mark]:
-        """Start to copy `item` in the thread; return the copy, and its end mark."""
-
-    def wait(self, copied: object, mark: Mark) -> None:
-        """Make the loop's further work wait for `mark`; hold the copy until then."""
-
-    def record(self) -> Mark:
-        """Return the end mark of all work that the loop has given the device."""
-
-
 class CudaCopies:
     """Copies to a GPU (default the thread's present one), on another stream."""
 
@@ -127,39 +107,37 @@ class CudaCopies:
         self._device = torch.device("cuda", number)
         self._stream: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
-    def copy(self, item: object) -> tuple[Any, Mark]:
-        """Start to copy `item` out of page-locked memory, which torch holds."""
+    def copy(self, item: object) -> tuple[Any, torch.cuda.Event]:
+        """Start to copy `item` out of page-locked memory; return it and its end.
+
+        Called by the thread. torch holds the page-locked memory until then.
+        """
         with torch.cuda.stream(self._stream):  # of this thread, and so the device
             copied = with_tensors(item, self._copied)
-            return copied, _end_of(self._stream)
+            return copied, self._stream.record_event()
 
     def _copied(self, one: Any) -> object:
         dense = not isinstance(one, torch.Tensor) or one.layout is torch.strided
         pinned = one.pin_memory() if dense and not one.is_cuda else one
         return pinned.to(self._device, non_blocking=True)
 
-    def wait(self, copied: object, mark: Any) -> None:
-        """Let the present stream of the calling thread wait."""
-        stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(mark)
+    def wait(self, copied: object, end: torch.cuda.Event) -> None:
+        """Let the present stream of the calling thread wait for `end`."""
+        stream: Any = torch.cuda.current_stream(self._device)
+        stream.wait_event(end)
         # The memory belongs to the stream of the copies, which does not know of this one.
         for tensor in tensors_in(copied):
             if tensor.is_cuda:
                 tensor.record_stream(stream)
 
-    def record(self) -> Mark:
-        """Return an event at the end of the present stream of the calling thread."""
-        return _end_of(torch.cuda.current_stream(self._device))
+    def record(self) -> torch.cuda.Event:
+        """Return the end of the present stream of the calling thread."""
+        stream: Any = torch.cuda.current_stream(self._device)
+        end: torch.cuda.Event = stream.record_event()
+        return end
 
 
-def _end_of(stream: object) -> Mark:
-    event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record(stream)
-    mark: Mark = event
-    return mark
-
-
-def ahead(steps: Iterator[Step], ready: Callable[[], bool], make: Callable[[], Copies]) -> Iterator[Step]:
+def ahead(steps: Iterator[Step], ready: Callable[[], bool], make: Callable[[], CudaCopies]) -> Iterator[Step]:
     """Yield the steps, in order, with their items on the device.
 
     An error comes in its place. `steps` are taken by the thread that iterates, without waiting if `ready()`. `make`
@@ -175,7 +153,7 @@ def ahead(steps: Iterator[Step], ready: Callable[[], bool], make: Callable[[], C
     arriving: SimpleQueue[Any] = SimpleQueue()
     # Only the queue refers to the next item to copy: no frame of the thread names it while it waits.
     copied = LookAhead(iter(partial(_copy_next, arriving, copies), None), AHEAD + 1, name="to_device")
-    used: deque[Mark] = deque()
+    used: deque[torch.cuda.Event] = deque()
     failed: Exception | None = None
     taken = given = 0
     try:
@@ -210,7 +188,9 @@ def ahead(steps: Iterator[Step], ready: Callable[[], bool], make: Callable[[], C
             copied.join(_JOIN_S)
 
 
-def _copy_next(arriving: SimpleQueue[Any], copies: Copies) -> tuple[object, Mark, int, bytes | None] | None:
+def _copy_next(
+    arriving: SimpleQueue[Any], copies: CudaCopies
+) -> tuple[object, torch.cuda.Event, int, bytes | None] | None:
     arrived = arriving.get()
     if arrived is None:
         return None

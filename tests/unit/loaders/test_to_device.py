@@ -500,6 +500,11 @@ def test_a_gpu_is_asked_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
         def wait_event(self, event: Any) -> None:
             calls.append(f"{self} waits")
 
+        def record_event(self) -> Any:
+            event = Event()
+            event.record(self)
+            return event
+
         def __enter__(self) -> None:
             calls.append(f"on {self}")
 
@@ -514,7 +519,6 @@ def test_a_gpu_is_asked_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
             calls.append("host waits")
 
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(f"loop on {device}"))
