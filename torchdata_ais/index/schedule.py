@@ -114,16 +114,14 @@ class Schedule:
         try:
             found: Any = msgspec.json.decode(value) if isinstance(value, str | bytes) else value
             unknown = sorted(set(found) - set(_NAMES))
-            named = {
-                "global_batch": dict(found.get("global_batch", ())),
-                "weights": {
-                    begin if begin == end else (begin, end): given
-                    for begin, end, given in found.get("weights", ())
-                },
-                "skip": {(begin, end): how for begin, end, how in found.get("skip", ())},
-                "exclude": dict(found.get("exclude", ())),
-                "max_repeats": dict(found.get("max_repeats", ())),
+            named: dict[str, Any] = {
+                name: dict(found.get(name, ())) for name in ("global_batch", "exclude", "max_repeats")
             }
+            named["weights"] = {
+                begin if begin == end else (begin, end): given
+                for begin, end, given in found.get("weights", ())
+            }
+            named["skip"] = {(begin, end): how for begin, end, how in found.get("skip", ())}
         except (msgspec.DecodeError, AttributeError, TypeError, ValueError) as error:
             raise UsageError.at(
                 f"this is no schedule as JSON: {error}", todo="write it with Schedule(...).to_json()"

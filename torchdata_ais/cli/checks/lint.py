@@ -26,7 +26,7 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.errors.text import Remedy, Sentences, in_commands, in_programs
-from torchdata_ais.index import IndexWriter, MemoryFolder, ShardEntry, ShardSamples, StoredIndex
+from torchdata_ais.index import IndexedShard, IndexWriter, MemoryFolder, StoredIndex
 from torchdata_ais.index.build import SampleIndex, ShardWatch
 from torchdata_ais.index.build.builder import IndexLocation
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
@@ -268,7 +268,6 @@ _NOT_THE_SHARD = (ConnectError, AuthError)
 
 _PATIENCE_S = 1.0  # for threads that are under way when the check is broken off
 
-_Indexed = tuple[ShardEntry, ShardSamples]
 _Met = tuple[str, int, tuple[str, ...]]  # key, offset and fields of a sample
 
 
@@ -332,7 +331,7 @@ def lint_shards(
 
     writer = IndexWriter(folder := MemoryFolder()) if index else None
 
-    def one(url: str) -> tuple[ShardReport, list[_Met], _Indexed | None]:
+    def one(url: str) -> tuple[ShardReport, list[_Met], IndexedShard | None]:
         watch = ShardWatch(url) if index else None
         report, met = _lint_one(url, wanted, codec, options, stop, watch)
         return report, met, None if watch is None or report.errors else watch.finish()

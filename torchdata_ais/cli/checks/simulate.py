@@ -130,7 +130,6 @@ def simulated(
     shuffle: Literal["samples", "runs"] | None = "samples",
     proof: Literal["bytes", "headers"] = "bytes",
     window_bytes: int = StoreOptions().prefetch_bytes,
-    seed: int = 0,
 ) -> Simulation:
     """Return the forecast of a run over shards of one size, without requests.
 
@@ -157,12 +156,12 @@ def simulated(
         schedule.check(1, None, sources.stop)
         batch = dict(schedule.batches).get(0, batch)
         sources = replace(sources, changes=schedule.changes((DENOMINATOR,)))
-    run = Run.begun(sources, seed, batch, ranks).checked()
+    run = Run.begun(sources, 0, batch, ranks).checked()
     first = stored.count_shards(run, run.positions(0))
     plan_s = time.perf_counter() - begun
     epoch = run.epoch(0)
     steps = epoch.steps
-    whole = Run(sources, seed, run.segments)
+    whole = Run(sources, run.seed, run.segments)
     row = ShardRow("", None, None, None, 0, 0, proof == "bytes", 0, 0, 0, 0)
 
     def look_up(positions: Integers) -> list[Wanted]:
