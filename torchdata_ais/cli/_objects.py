@@ -285,7 +285,7 @@ class Bucket:
 
 
 def tell_stored(bucket: Bucket, rows: Sequence[Mapping[str, Any]], size: int, *, as_json: bool) -> None:
-    """Print the stored objects; a row tells if its object was ``stored`` now."""
+    """Print the stored objects; their rows say which are ``stored`` just now."""
     stored = sum(row["stored"] for row in rows)
     there = len(rows) - stored
     if as_json:

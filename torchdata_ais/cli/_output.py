@@ -81,7 +81,7 @@ def echo_json(value: object, indent: int | None = None) -> None:
 
 @contextmanager
 def bytes_out() -> Iterator[BinaryIO]:
-    """Give standard output for bytes, if it is open."""
+    """Give standard output for bytes, or raise `UsageError` if it is closed."""
     if sys.stdout is None:
         raise UsageError.at("standard output is closed", todo="direct it into a file or a command")
     with _output():

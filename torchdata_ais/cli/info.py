@@ -161,9 +161,6 @@ class Summary:
     """Summary of a data set.
 
     Attributes:
-        shards: How many shards it has.
-        samples: How many samples.
-        fields: The data on each field.
         looked: Number of samples looked into, for the next attributes.
         classes: How many of these are of each class, by the field ``cls``.
         pictures: How many pictures there are of each width and height.

@@ -184,7 +184,10 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
                 raise damaged(f"its head has {what}", where)
 
     def _check_files(self, where: str) -> None:
-        """Refuse names that no writer makes: they become paths of removed files."""
+        """Refuse names that no writer makes.
+
+        They become paths and URLs, and the files in `before` are removed.
+        """
         named = [
             (self.counts.file, "counts"),
             (self.fields.file, "fields"),
@@ -249,7 +252,7 @@ def checked(data: bytes, block: Block, where: str) -> bytes:
 
 
 def read_batch(data: bytes, schema: pa.Schema, where: str) -> pa.RecordBatch:
-    """Return a block's batch; its verified checksum is the author's choice.
+    """Return the record batch of one block, whose checksum its author chose.
 
     Raises:
         SampleIndexError: It is not a record batch of this schema, or its offsets lead out of it.

@@ -91,7 +91,7 @@ class CopiedFolder:
         )
 
     def mistrust(self, name: str) -> bool:
-        """Discard the copy of a file, to read the source next; return if it was."""
+        """Discard the copy of a file; return whether there was one."""
         kept = self._named(name)
         if kept is None or not os.path.lexists(self._path / kept):
             return False
@@ -264,7 +264,7 @@ class StoredIndex:
         return self.__dict__ | {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}}
 
     def kept_in(self, path: str | os.PathLike[str]) -> StoredIndex:
-        """Return the same index with files copied to a folder here on use."""
+        """Return the same index, its files copied to a folder of this node on use."""
         kept = copy.copy(self)
         source = self.folder.source if isinstance(self.folder, CopiedFolder) else self.folder
         kept.folder = CopiedFolder(source, path, self.head)

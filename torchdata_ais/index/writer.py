@@ -69,7 +69,6 @@ class IndexWriter:
         self._unnamed: set[str] = set()  # files that no stored table names
         self._named: set[str] = set()
         self._broken_off = False
-        self._samples = 0
 
     def add(self, shard: ShardEntry, samples: ShardSamples) -> None:
         """Take the next shard."""
@@ -108,7 +107,6 @@ class IndexWriter:
                 "part": len(self._parts),
             }
         )
-        self._samples += len(starts)
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
         if self._waiting_bytes >= _PART_BYTES or len(self._waiting) >= _PART_SHARDS:
@@ -163,7 +161,7 @@ class IndexWriter:
         rest = [pa.RecordBatch.from_pylist(self._rows, schema=SHARDS)] if self._rows else []
         head = Head(
             columns=self._columns,
-            samples=self._samples,
+            samples=sum(self._counts),
             shards=len(self._counts),
             proof="bytes" if self._proven else "headers",
             digest=digest or self._digest.hexdigest(),

@@ -41,14 +41,7 @@ StepsName = int | Literal["pad", "shortest"] | None
 class EpochOptions:
     """Parameters of epochs; the fields are the arguments of `ais_loader`.
 
-    Attributes:
-        seed: Seed of all epochs.
-        epoch_steps: How many batches an epoch has.
-        global_batch: By index, samples a step over all ranks; None: the batch of the pipe, for each rank.
-        tail: By index, the treatment of a remainder; None: as the reader has it.
-        schedule: By index, changes by step.
-        rank_weights: By index, the shares of the ranks in a global batch; empty for equal ones.
-        micro_batches: By index, the batches of a rank in a step.
+    `tail` None: as the reader has it.
     """
 
     seed: int

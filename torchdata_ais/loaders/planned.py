@@ -41,10 +41,8 @@ class RunUnderWay:
     """Batches yielded so far, of a run over all ranks.
 
     Attributes:
-        data: The listing.
         given: Its seed, and options that override those of `data`.
         epoch_steps: Steps of an epoch, as given.
-        meeting: The ranks.
         workers: Of each rank.
         batch: Samples of a rank's batch, where the pipe has it.
         step: Global batches given out, and steps skipped.

@@ -168,12 +168,8 @@ def plans_for(
 ) -> list[InstancePlan]:
     """Return the position of each worker of `rank`.
 
-    Args:
-        state: One rank's state, or a merged one, as `check_state` returned it.
-        rank: This rank.
-        ranks: Ranks there are now.
-        workers: Workers of each rank now (1 for none).
-        digest: The digest of the shards that are listed now.
+    `state` is a result of `check_state`. The others are of now: how many ranks, workers of each (1 for none), and the
+    digest of the listed shards.
 
     Raises:
         StateError: The topology has changed and states of other ranks are missing.

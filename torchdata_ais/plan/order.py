@@ -181,10 +181,8 @@ class Stretch:
     """Epochs that follow each other and take as many samples of each source.
 
     Attributes:
-        number: Number of the first.
-        position: Its first position.
+        number, position: Those of the first.
         length: Positions of each.
-        count: How many there are.
         draws: Samples of each source before the first.
         each: Samples of each source in one.
     """

@@ -42,15 +42,12 @@ class Sources:
     """Sources of a run and how to draw from them.
 
     Attributes:
-        samples: How many samples each source has.
-        mean_bytes: The mean size of a sample of each.
         weights: Rounded weights, of each source one, that sum to 65,536; empty for a single source.
         stop: When an epoch ends; see `MixedOrder`.
         shuffle: ``"samples"``, ``"runs"`` (adjacent samples of the stored order stay together), or None.
         run_bytes: How many bytes of adjacent samples, at most an eighth of a global batch.
         epoch_steps: Steps of an epoch; None: `stop` decides.
         tail: The use of the remainder of an epoch; see `Slots`.
-        changes: Changes by step.
         excluded: ``(source, numbers)``: numbers of samples that are left out, ascending.
     """
 
@@ -93,17 +90,11 @@ class Sources:
 class RunSegment:
     """A part of a run with one global batch and fixed sources and weights.
 
-    See `torchdata_ais.state.Segment`. `Run.segment` makes the next one.
+    `Run.segment` makes the next one. See also `torchdata_ais.state.Segment`.
 
     Attributes:
-        step: Its first step.
-        position: Its first position.
-        epoch: The epoch of that position.
-        global_batch: Positions a step, over all ranks.
         weights: Rounded weights.
         draws: How many samples of each source are before it.
-        epoch_step: The first step of that epoch.
-        epoch_position: The first position of that epoch.
         begins_order: Whether another order begins with it; else that of the segment before continues.
         opened: Windows of each source that were interrupted; see `Order`. Empty for none.
         until: The draw of each source at which the rest of the epoch ends; see `Windows.interrupted`.
@@ -140,8 +131,7 @@ class Epoch:
         number: Which one, from the beginning of the run.
         step: Its first step that this run knows.
         position: The position of that step.
-        first_step: Its first step.
-        first_position: Its first position.
+        first_step: Its first step, at `first_position`.
         known: The first position of it that this run can look up.
         end: The step after its last.
         steps: How many of its steps are given.
@@ -193,14 +183,9 @@ class _Part:
     """The steps of a run from a segment on, as if no change came after it.
 
     Args:
-        sources: The sources to draw from.
-        seed: Any integer.
-        segments: At least one; the first begins the run.
-        ranks: How many ranks share each global batch.
         order: That of the part before, which goes on; None: its own.
         skip: How its steps are skipped, or None.
         dropped: Positions of steps before that were skipped: no batch is filled up with them.
-        shares: Of the ranks in a global batch; see `Slots`.
     """
 
     def __init__(
@@ -247,7 +232,7 @@ class _Part:
         return first, [_Span(number + 1, first.end, last.position + left, 1 << 62, whole)]
 
     def _of_windows(self) -> tuple[_PartEpoch | None, list[_Span]]:
-        """Return the rest of an epoch begun before the last segment, and others."""
+        """Return the last segment's part of its first epoch, and later epochs."""
         last = self.segments[-1]
         assert isinstance(self.order, MixedOrder)
         number, begin, length = self.order.epoch_at(last.position)
@@ -393,12 +378,7 @@ class _Part:
 class Run:
     """The steps of a run: its segments, and the changes that come after them.
 
-    Args:
-        sources: The sources to draw from.
-        seed: Any integer.
-        segments: At least one; the first begins the run.
-        ranks: How many ranks share each global batch.
-        shares: Of the ranks in a global batch; see `Slots`.
+    The first of `segments` begins the run. For the `shares` of the ranks see `Slots`.
 
     Example:
         >>> run = Run(Sources((10,), shuffle="samples"), 0, [RunSegment(0, 0, 0, 4, (1 << 16,), (0,))], ranks=2)

@@ -82,7 +82,7 @@ class ShardOptions:
         return bool(self.select_files(self.rename_files(name) if self.rename_files else name))
 
     def runs(self, blocks: Iterable[bytes], url: str, start: int = 0) -> Iterator[Run]:
-        """Yield the runs in the blocks of a shard, compressed only from 0 on."""
+        """Yield the runs in a shard's blocks, not compressed if `start` is not 0."""
         safety, watch = self.safety, self.watch
         if watch is not None and isinstance(blocks, BlockSource):
             blocks = watch.blocks(blocks)
@@ -103,14 +103,10 @@ class OpenShard:
     """A shard being read.
 
     Args:
-        place: Its location.
         position: Its place in the epoch's order, before the split over ranks and workers.
-        store: Transport settings.
-        options: See `ShardOptions`.
         start: Offset in the decompressed shard of the first run wanted. Plain shards are read from there on;
             others cannot be entered in the middle and are read from 0 and skipped.
-        version: The expected version; default that of the listing.
-        checksum: Likewise.
+        version, checksum: Those expected; default those of the listing.
         before_its_turn: Whether another shard is still being read: only the first block is fetched then.
 
     Attributes:
@@ -223,7 +219,7 @@ class OpenShard:
         return run
 
     def _skip(self, run: Run | None, runs: Iterator[Run]) -> Run | None:
-        """Skip the runs before the first one wanted, which begins after one."""
+        """Skip to the first run wanted, which must begin where another one ends."""
         end = self.next_offset if self.next_offset > self._start or self._entered else 0
         while run is not None and run.offset < self._start:
             end = run.end
@@ -258,7 +254,7 @@ def _blames(kept: Kept, error: AISError) -> bool:
 
 
 def _looks_plain(place: Location) -> bool:
-    """Return whether the name is that of a tar that can be entered anywhere."""
+    """Return whether the name is that of a tar that is readable at any offset."""
     path = urlsplit(place.name).path if place.kind == "http" else place.name
     return is_plain_tar(path) and "etl_name" not in place.params
 

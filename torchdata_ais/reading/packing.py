@@ -65,7 +65,7 @@ def _is_number(value: Any) -> bool:
 class StreamPool:
     """Items that wait for others to form groups, by lengths and order alone.
 
-    `is_full` tells whether a group is due before another item comes.
+    If `is_full`, a group is due before another item comes.
     """
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
 
 def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
-    """Return the requests for the samples of `chunk`, the earliest need first.
+    """Return the requests for the samples of `chunk`, in the order of need.
 
     Example:
         >>> from torchdata_ais import SampleIndex

@@ -265,7 +265,7 @@ def _filled(sample: _S, run: Run, url: str) -> _S:
 
 
 def naming_index(error: AISError, index: IndexedSamples, reference: SampleReference) -> AISError:
-    """Return an error of reading by index; with its place if it may be wrong."""
+    """Return the error, with the place of the index if that may be wrong."""
     if isinstance(error, (SampleIndexError, ObjectChangedError, NotFoundError)):
         return error.noting(f"index: {index.place_of(reference)}")
     return error

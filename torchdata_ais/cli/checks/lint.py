@@ -116,10 +116,9 @@ class ShardReport:
 
 @dataclass
 class LintReport:
-    """Findings in a set of shards.
+    """Findings in a set of shards, in the order of the listing.
 
     Attributes:
-        shards: Each of them, in the order of the listing.
         across: Problems between shards: fields, keys, sizes.
         required: The fields each sample must have, as alternatives (``("jpg;png", "cls")``).
         seconds: How long it took.
