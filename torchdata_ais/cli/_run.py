@@ -213,19 +213,15 @@ _OTHER_COMMANDS = {
 }
 _WHOLE = "A folder, a prefix or a template is taken as a whole: leave it out"
 _OTHER_OPTIONS = {
-    "-r": _WHOLE,
-    "-R": _WHOLE,
-    "--recursive": _WHOLE,
-    "-rf": "Write -r --yes",
-    "-fr": "Write -r --yes",
-    "-f": "rm has --yes; get, put and cp have --overwrite",
-    "--force": "rm has --yes; get, put and cp have --overwrite",
-    "--dry-run": "ls shows what a prefix or a template names; nothing is changed by it",
-    "--dryrun": "ls shows what a prefix or a template names; nothing is changed by it",
-    "-n": "ls shows what a prefix or a template names; nothing is changed by it",
-    "--jobs": "It is called --processes",
-    "--workers": "It is called --processes",
-    "--num-workers": "It is called --processes",
+    option: advice
+    for options, advice in (
+        ("-r -R --recursive", _WHOLE),
+        ("-rf -fr", "Write -r --yes"),
+        ("-f --force", "rm has --yes; get, put and cp have --overwrite"),
+        ("--dry-run --dryrun -n", "ls shows what a prefix or a template names; nothing is changed by it"),
+        ("--jobs --workers --num-workers", "It is called --processes"),
+    )
+    for option in options.split()
 }
 
 
