@@ -377,9 +377,7 @@ class NumberedSamples:
 
     def _number_of(self, key: str) -> int:
         begin, wanted = 0, as_scalar(key)
-        for part, shard, rows in self.selected():
-            keys = part.samples(shard).column("key")
-            keys = keys if rows is None else keys.take(as_arrow(rows))
+        for keys in self.keys.chunks():
             number = pc.index(keys, wanted).as_py()
             if number >= 0:
                 return begin + int(number)
