@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import FileIO
-from os.path import commonprefix
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from torchdata_ais.store.objects.sdk import call, check_new_name, sdk_bucket, sd
 from torchdata_ais.store.objects.sdk import make_bucket as _make
 from torchdata_ais.store.transport.metadata import hash_like
 from torchdata_ais.urls import Location, MemberPath, ObjectURL, below_fault, bucket_place, parse_url
+from torchdata_ais.urls.parsing import common_beginning
 
 _BY_CLUSTER = (".tar", ".tgz", ".tar.gz")
 """Shards out of which AIStore gives single members."""
@@ -239,8 +239,7 @@ class Bucket:
         Raises:
             UsageError: Some have other bytes, without `overwrite`.
         """
-        prefix = commonprefix([name for name, _ in items])  # noqa: RUF071 - of names, not of paths
-        url = f"{self.uri}/{prefix}"
+        url = f"{self.uri}/{common_beginning([name for name, _ in items])}"
         objects = list_objects(url, options=self.options, beside=True, allow_empty=True)
         listed = {parse_url(one).name: one for one in objects}
         there = {name: _same(listed[name], content) for name, content in items if name in listed}

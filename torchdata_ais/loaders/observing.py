@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 
 import msgspec
@@ -98,10 +97,10 @@ class Observing:
         self.record(text)
         self.end(f"failed: {text.partition(chr(10))[0]}")
 
-    def record(self, why: str) -> Path | None:
+    def record(self, why: str) -> None:
         """Write the activity of every process to one file of the folder, if any."""
         if self._folder is None:
-            return None
+            return
         summary = self.recorder.told()
         taken = list(self.recorder.taken)[-_RECORDED_STEPS:]
         parts = [part_of("main process"), *self._doing()]
@@ -113,7 +112,6 @@ class Observing:
             logger.error(
                 "the activity of all processes was written to %s: torchdata-ais doctor explains it", path
             )
-        return path
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Write the records as a Chrome trace."""
