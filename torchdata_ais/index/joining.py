@@ -88,13 +88,8 @@ def paired(
     """Yield the numbers of samples with the same key, of `first` and `other`.
 
     Rows of 24 bytes a key (its XXH3 of 128 bits, and the number) are spread over files by the beginning of the hash.
-    Each file is sorted alone. A reader of partners compares the keys themselves.
-
-    Args:
-        first: Keys and numbers of one side.
-        other: Those of the other side.
-        keys: About how many there are of both sides together.
-        folder: Where the files are written; default the system's folder for temporary files.
+    Each file is sorted alone. A reader of partners compares the keys themselves. There are about `keys` of both sides
+    together. The default of `folder` is the system's for temporary files.
 
     Memory: 64 MiB, and a batch of keys. Disk: 24 bytes a key of both sides.
 

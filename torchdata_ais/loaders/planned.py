@@ -333,12 +333,8 @@ def _changed_segments(
 ) -> list[RunSegment]:
     """Return the segments after a change at a state.
 
-    Args:
-        state: The state.
-        sources: Those from now on.
-        batch: The global batch before any entry of their schedule.
-        first: The segment that the run began with.
-        run: The run before, if the change is of the batch alone.
+    `sources` are those from now on, `batch` is the global batch before any entry of their schedule, `first` the segment
+    that the run began with. `run` is the run before, if the change is of the batch alone.
     """
     scheduled = sources.epoch_steps is not None and (sources.changes.stages or sources.changes.most)
     begins_order = run is None or bool(scheduled) or sources.batch_is_of_order

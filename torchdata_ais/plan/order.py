@@ -245,13 +245,9 @@ def _relevant(
 ) -> tuple[tuple[int, int], ...]:
     """Return the interrupted windows of a source that its order still needs.
 
-    The samples before each of some places of a round must stay the same set. A window changes that set only if the
-    place is inside of it, or if it overlaps a later window that does.
-
-    Args:
-        windows: In the order of their interruptions.
-        places: Where the samples that came end, and where a window of the epoch begins.
-        count: Samples of the source.
+    The samples before each of some places of a round must stay the same set: where the samples that came end, and where
+    a window of the epoch begins. A window changes that set only if the place is inside of it, or if it overlaps a later
+    window that does. `windows` are in the order of their interruptions.
     """
     parts = [(place, place) for place in places]
     kept: list[tuple[int, int]] = []

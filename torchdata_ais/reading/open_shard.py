@@ -272,17 +272,10 @@ def held_runs(
     """Yield ``(url, run)`` for each packed place, in the order of `places`.
 
     The samples of one shard are read in one sweep, or in several if they are far apart. So a shuffle buffer costs a
-    few requests for each shard, not one for each sample.
+    few requests for each shard, not one for each sample. `versions` are version and checksum that the shard at a
+    position had, where they are known; the options are those when the checkpoint was taken.
 
-    Args:
-        places: Packed places.
-        urls: The URL at each shard position.
-        versions: Version and checksum that the shard at a position had, where they are known.
-        store: Transport settings.
-        options: How shards are parsed; the same as when the checkpoint was taken.
-
-    Memory:
-        All held samples together: the same that the stages held when the checkpoint was taken.
+    Memory: all held samples together: the same that the stages held when the checkpoint was taken.
 
     Raises:
         StateError: A sample is not where it was.

@@ -418,9 +418,8 @@ class Traffic(NamedTuple):
     """Requests of the workers of all ranks in an epoch.
 
     Attributes:
-        ranges: Ranges of shards.
+        ranges: Ranges of shards, `bytes` together.
         requests: In so many requests, several ranges in one where the cluster takes that.
-        bytes: Of these ranges.
         connections: How many of them a worker has under way at the same time, at most.
         exact: Whether all of it was counted, or some workers' part, and the rest estimated from it.
     """

@@ -35,13 +35,9 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check.
+    """Result of one check: the finding, and its remedy, if any.
 
-    Attributes:
-        name: The name of the check.
-        state: ``"ok"``; ``"note"``: works with less; ``"bad"``: will not work.
-        text: The finding.
-        todo: The remedy, if any.
+    ``"note"``: it works with less; ``"bad"``: it will not work.
     """
 
     name: str

@@ -79,16 +79,15 @@ class StartCost:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Forecast of a run by index in its first epoch.
+    """Forecast of a run by index in its first epoch, next to one of streaming.
 
     Attributes:
         steps: Of each rank.
         global_batch: Samples a step, over all ranks.
         batch: Samples of a rank's whole batch: the fewest and the most.
         repeated: Samples that come twice.
-        traffic: The requests.
         connections: At the same time, at most.
-        listing_pages: Before the first of them, by rank 0.
+        listing_pages: Before the first request, by rank 0.
         index_bytes: Bytes of the index that each process reads at the start.
         worker_memory: Bytes a worker holds, at most, without the interpreter.
         state_bytes: The same state for all ranks, as JSON.
@@ -96,8 +95,6 @@ class Simulation:
         batch_shards: Distinct shards in a global batch.
         rank_shards: Those in the first rank's batch.
         idle_workers: Workers without a batch.
-        stream: The forecast of streaming.
-        start: The load at the start of the job.
     """
 
     steps: int

@@ -70,12 +70,8 @@ def open_foreign(
 ) -> StoredIndex:
     """Return the samples of another tool's index as an index in memory.
 
-    Args:
-        where: ``.idx`` files (a name, a pattern, a template), ``.nv-meta/.info.json``, or a JSON of wids.
-        shards: The shards of the ``.idx`` files, in the same order; None: those of their names.
-        options: Transport settings.
-        places: Further places whose shards it may name.
-        processes: How many processes read shards where that is needed.
+    `where` names ``.idx`` files (a name, a pattern, a template), ``.nv-meta/.info.json``, or a JSON of wids. `shards`
+    are those of ``.idx`` files, in the same order; None: those of their names. It may name shards of further `places`.
 
     Raises:
         SampleIndexError: It is damaged, names shards of other places, or does not fit the shards; names the first.

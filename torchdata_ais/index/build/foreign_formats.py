@@ -43,13 +43,8 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 class Claim(NamedTuple):
     """Entry of one shard in another tool's index; None is unknown.
 
-    Attributes:
-        where: The file with the entry.
-        shard: The shard's name, as that file has it.
-        offsets: Where each sample begins, and at last where they end.
-        members: The place of each regular member.
-        samples: How many samples there are.
-        size: Bytes of the shard.
+    `where` is the file with the entry, `offsets` are where each sample begins, and at last where they end. `members`
+    has the places of regular members.
     """
 
     where: str
