@@ -84,11 +84,7 @@ class Secret:
 
 
 class ServerProcess:
-    """The process of one cluster, which ends with its parent in any case.
-
-    Args:
-        log: File for its output.
-    """
+    """The process of one cluster, which ends with its parent in any case."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -130,9 +126,7 @@ class ServerProcess:
     def ask(self, value: dict[str, Any], deadline_s: float) -> Any:
         """Send one line of JSON and return the answer.
 
-        Raises:
-            UsageError: This process is a fork of the one that started it.
-            ConnectError: It has ended, or does not answer in time.
+        A fork of the process that started it cannot: `UsageError`.
         """
         if not self.is_ours:
             raise UsageError.at(

@@ -74,10 +74,10 @@ def test_more_connections_than_files_stop_it_only_while_they_last(limited: Local
 
 def test_a_cluster_that_can_accept_nothing_any_more_ends_and_says_so() -> None:
     program = (
-        "import runpy, sys, time\n"
+        "import runpy, socket, sys, time\n"
         "runpy.run_path(sys.argv[1], run_name='program')['load']()\n"
         "from _ais_local_server import serving, state\n"
-        "listener = serving.listen()\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
         "serving.serve(None, state.Node('proxy', 'id', 0), listener)\n"
         "listener.shutdown(2)\n"
         "time.sleep(30)\n"

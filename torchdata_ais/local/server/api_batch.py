@@ -124,10 +124,7 @@ def _read(call: Call) -> _Batch:
 
 
 def _spoiled(entries: list[_Entry], actions: Iterable[Action]) -> list[tuple[_Entry, Action | None]]:
-    """Return the entries after the faults, and the treatment of each.
-
-    There may be fewer entries than a fault means.
-    """
+    """Return the entries after the faults, and the treatment of each."""
     out: list[tuple[_Entry, Action | None]] = [(entry, None) for entry in entries]
 
     def there(entry: int) -> bool:
@@ -186,10 +183,7 @@ def _found(call: Call, entry: _Entry, bucket: str, name: str) -> File:
 
 
 def _window(size: int, start: int, length: int) -> tuple[int, int]:
-    """Offset and size of the wanted bytes, all of which must exist.
-
-    Length -1: to the end.
-    """
+    """Offset and size of the wanted bytes, all of which must exist."""
     if not start and not length:
         return 0, size
     end = size if length < 0 else start + length

@@ -36,10 +36,7 @@ def list_buckets(call: Call) -> Reply:
 
 @route("proxy", "POST", "bucket", "create-bck", sdk="Bucket.create")
 def create(call: Call) -> Reply:
-    """Make a bucket with a kind of checksums and erasure coding, if given.
-
-    Erasure coding changes the answer to a GET of a missing object. Slices are not kept.
-    """
+    """Make a bucket with a kind of checksums and erasure coding (no slices)."""
     wanted = call.fields(checksum=dict[str, msgspec.Raw], ec=dict[str, msgspec.Raw])
     kind = typed(wanted["checksum"] or {}, "checksum", {"type": "xxhash2"})["type"]
     if kind not in DIGESTS:
@@ -76,10 +73,7 @@ def head(call: Call) -> Reply:
 
 @route("proxy", "HEAD", "bucket", "bsumm_remote", query="bsumm_remote presence uuid", sdk="Bucket.info")
 def info(call: Call) -> Reply:
-    """Properties and summary, as a job.
-
-    The first answer is 202 with the id of a job; a request with that id gets the result.
-    """
+    """Properties and summary; the first answer is 202 with the id of a job."""
     props = _props_header(call.source)
     job_id = call.query.get("uuid", "")
     if not job_id:
@@ -90,10 +84,7 @@ def info(call: Call) -> Reply:
 
 @route("proxy", "GET", "bucket", "summary-bck", sdk="Bucket.summary")
 def summary(call: Call) -> Reply:
-    """Count and size of the objects, as a job.
-
-    The first answer is 202 with the id of a job; a request with that id gets the result.
-    """
+    """Count and size of the objects; first 202 with the id of a job."""
     wanted = call.fields(uuid="", prefix="", cached=True, present=True)
     if not wanted["uuid"]:
         return Reply.text(new_id(), status=202)
@@ -102,10 +93,7 @@ def summary(call: Call) -> Reply:
 
 @route("proxy", "POST", "bucket", "copy-bck", query="bck_to", sdk="Bucket.copy")
 def copy(call: Call) -> Reply:
-    """Copy the objects with a prefix into another bucket.
-
-    It is made if it is missing.
-    """
+    """Copy the objects with a prefix into a bucket, made if it is missing."""
     source = call.source
     to = call.other_bucket()
     wanted = call.fields(**COPY_FIELDS)
@@ -215,10 +203,7 @@ def list_objects(call: Call) -> Reply:
 
 
 def _props(text: str, flags: int) -> frozenset[str]:
-    """The properties wanted.
-
-    AIStore ignores unknown ones, and gives name and size when none are named.
-    """
+    """The properties wanted; as in AIStore, unknown ones are ignored."""
     if flags & NAME_ONLY:
         return frozenset()
     if flags & NAME_SIZE or not text:
@@ -255,10 +240,7 @@ def _custom(custom: dict[str, str]) -> str:
 
 
 def _expanded(call: Call, bucket: Bucket, prefix: str, after: str, props: frozenset[str]) -> Iterable[Entry]:
-    """Objects and the files in archives, sorted together.
-
-    A token may name such a file.
-    """
+    """Objects and the files in archives, sorted together."""
     rows: list[Entry] = []
     for entry in bucket.with_prefix(prefix):
         row = _entry(call, entry, props)
@@ -277,10 +259,7 @@ def _expanded(call: Call, bucket: Bucket, prefix: str, after: str, props: frozen
 
 
 def _files_in(call: Call, entry: Object) -> tuple[Member, ...]:
-    """Contents of an archive.
-
-    Empty for an object that has an archive's name only, as on a real cluster.
-    """
+    """Contents of an archive; nothing if an object has only the name of one."""
     try:
         with opened(call.store, entry) as archive:
             return archive.files

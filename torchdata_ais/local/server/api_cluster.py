@@ -159,10 +159,7 @@ def all_jobs(call: Call) -> Reply:
 
 @route("proxy", "GET", "cluster", "running_all", query="what", sdk="Cluster.list_running_jobs")
 def running_jobs(call: Call) -> Reply:
-    """Running jobs: mostly none, as short work ends before the answer.
-
-    That of GetBatch stays for a while.
-    """
+    """Running jobs: mostly that of GetBatch, as others end before the answer."""
     jobs = call.cluster.jobs.running(call.body(_Listed).kind or "")
     return Reply.json([f"{job.kind}[{job.id}]" for job in jobs])
 
@@ -170,10 +167,7 @@ def running_jobs(call: Call) -> Reply:
 @route("proxy", "PUT", "cluster", "start-maintenance", query="frc")
 @route("proxy", "PUT", "cluster", "stop-maintenance", query="frc")
 def maintenance(call: Call) -> Reply:
-    """Refuse maintenance while the job of GetBatch runs, as a real cluster.
-
-    Otherwise this cluster has none.
-    """
+    """Refuse maintenance while the job of GetBatch runs; else it is not there."""
     action = call.text("action")
     for job in call.cluster.jobs.running(BATCH_KIND):
         message = f"{call.node.tag}: x-{job.kind}[{job.id}] is currently running, cannot run {action!r} concurrently"
@@ -197,10 +191,7 @@ def index_shards(call: Call) -> Reply:
 
 
 def _index(cluster: Cluster, bucket: str, names: list[str], job: Job) -> None:
-    """Index the shards of each target in turn.
-
-    One that is not a tar ends the work of its target, as on a real one.
-    """
+    """Index the shards; one that is not a tar ends the work of its target."""
     if SHARD_INDEXES not in cluster.store.buckets:
         cluster.store.create_bucket(SHARD_INDEXES)
     for target in cluster.targets:
@@ -223,10 +214,7 @@ def _index(cluster: Cluster, bucket: str, names: list[str], job: Job) -> None:
 
 
 def _members(cluster: Cluster, shard: Object) -> list[tuple[bytes, int, int]]:
-    """Name, last header's offset and size of each regular member.
-
-    Of equal names the first.
-    """
+    """Name, last header's offset and size of the first members of each name."""
     found: dict[bytes, tuple[int, int]] = {}
     with cluster.store.path(shard).open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
         for item in tar:

@@ -170,10 +170,7 @@ def info(call: Call) -> Reply:
 
 @route("proxy", "DELETE", "sort", "abort", query="uuid", sdk="Dsort.abort")
 def abort(call: Call) -> Reply:
-    """Abort a job (``sort/abort``): its work ends before the next shard.
-
-    Written shards stay.
-    """
+    """End a job (``sort/abort``) before its next shard; written shards stay."""
     _job(call).abort()
     return Reply()
 

@@ -23,10 +23,7 @@ WORKERS, MOST_WORKERS = 4, 64
 
 
 def _allowed(call: Call, *, to_change: bool = False) -> Etls:
-    """Return the transforms; check the secret of this start to change them.
-
-    They are code that runs here.
-    """
+    """Return the transforms; to change them, check the secret of this start."""
     if not call.cluster.etl_allowed:
         message = "cannot use ETL in a build without ETL support - operation not supported"
         raise ReplyError(501, message, "ErrUnsupp")
@@ -118,10 +115,7 @@ def logs(call: Call) -> Reply:
 
 @route("target", "GET", "etl", "_object")
 def get_for_worker(call: Call) -> Reply:
-    """The object, for a worker that pulls.
-
-    The path is its transform, the secret and the object's uname.
-    """
+    """The object at a path of the transform, its secret and the uname."""
     etls = _allowed(call)
     parts = call.name.split("/", 3)
     if len(parts) < 4:

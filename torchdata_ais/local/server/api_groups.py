@@ -38,10 +38,7 @@ _FORMAT = re.compile(r"([^%]*)%(?:0([0-9]{1,3}))?d([^%]*)")
 
 
 def endless(template: str) -> Iterator[str]:
-    """Yield the names of a range template, or those of ``shard-%06d``.
-
-    The latter are endless; they are for new names.
-    """
+    """Yield the names of a range template, or endless ones of ``shard-%06d``."""
     match = _FORMAT.fullmatch(template)
     if match is None:
         if not is_range(template):
@@ -54,10 +51,7 @@ def endless(template: str) -> Iterator[str]:
 
 
 def expand(template: str) -> Iterator[str]:
-    """Return the names of a range template in order, lazily.
-
-    There may be millions.
-    """
+    """Return the names of a range template lazily: there may be millions."""
     texts, ranges = [], []
     total = 1
     for index, piece in enumerate(_RANGE.split(template)):
@@ -120,10 +114,7 @@ class BucketRef(msgspec.Struct):
 
 
 def _entries(call: Call, wanted: dict[str, Any]) -> Iterator[tuple[str, Object | None]]:
-    """Yield the names of a request, and their objects.
-
-    A request has a list, a range, all with a prefix, or (empty) all.
-    """
+    """Yield names and objects of a list, a range, a prefix, or (empty) all."""
     names = wanted["objnames"]
     template = wanted["template"]
     if names is not None and template:
@@ -138,10 +129,7 @@ def _entries(call: Call, wanted: dict[str, Any]) -> Iterator[tuple[str, Object |
 
 
 def run_on_group(call: Call, job: Job, wanted: dict[str, Any]) -> Iterator[Object]:
-    """Yield the objects that exist.
-
-    A missing one of a list is an error of the job; one of a range is not.
-    """
+    """Yield the objects; a missing one of a list, not of a range, is an error."""
     for name, entry in _entries(call, wanted):
         if entry is not None:
             yield entry
@@ -209,10 +197,7 @@ def evict_or_prefetch(call: Call) -> Reply:
 
 @route("proxy", "PUT", "bucket", "archive", sdk="ObjectGroup.archive")
 def archive_group(call: Call) -> Reply:
-    """Put the objects of the group into one archive, new or appended.
-
-    Appending (`aate`) is for tar only.
-    """
+    """Put the objects of the group into an archive; `aate` appends to a tar."""
     wanted = call.fields(**GROUP_FIELDS, archname="", isbn=False, aate=False, mime="", tobck=BucketRef)
     to = bucket_of(wanted["tobck"]) if wanted["tobck"] else call.bucket
     name = wanted["archname"]

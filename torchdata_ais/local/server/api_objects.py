@@ -18,7 +18,7 @@ from .faults import Cut, NewVersion, Plan
 from .files import DIGESTS, FileSlice, append_blocks, checksum_of, file_blocks
 from .http import Reply
 from .names import check_bucket_name, check_object_name, new_id, parse_uname
-from .problem import Int, ReplyError, not_implemented, not_recovered, number, object_missing, parts_lost
+from .problem import Int, ReplyError, not_implemented, number, object_missing, parts_lost
 from .routes import Call, route
 from .store import Object
 
@@ -64,10 +64,7 @@ _TOLD_ANYWAY = {"name", "size", "ec", "chunked"}  # or never, without a value
 
 
 def redirect(call: Call) -> Reply:
-    """The proxy's answer for one object: redirect to its target.
-
-    Reads no body.
-    """
+    """The proxy's answer for one object: a redirect, before it reads the body."""
     target = call.cluster.owner(call.bucket, call.name)
     method = call.request.method
     return redirect_to(call, target.url + call.request.target, 301 if method == "GET" else 307)
@@ -80,14 +77,15 @@ def redirect_to(call: Call, url: str, status: int) -> Reply:
 
 
 def lookup(call: Call) -> Object:
-    """Return the object, or the target's 404.
-
-    Also when another target has it, as this one lacks it.
-    """
+    """Return the object, or the target's 404 also if another target has it."""
     entry = call.source.objects.get(call.name)
     if entry is None or call.cluster.holder(call.bucket, call.name) is not call.node:
         if call.source.ec and call.request.method == "GET":
-            raise not_recovered(call.node.tag, call.bucket, call.name)
+            # A GET tries to recover a missing object from its slices.
+            message = (
+                f"{call.node.tag}: failed to EC-recover ais://{call.bucket}/{call.name}, err: no metafile"
+            )
+            raise ReplyError(400, message, "ErrFailedTo")
         raise object_missing(call.node.tag, call.bucket, call.name)
     return entry
 
@@ -245,9 +243,9 @@ def _chunked_headers(entry: Object) -> dict[str, str]:
 
 @route("target", "PUT", "object", sdk="ObjectWriter.put_content, .put_file")
 def put(call: Call) -> Reply:
-    """Store the body; compare its checksum with the client's, if sent.
+    """Store the body, if it is new and has the checksum that the client sent.
 
-    If the stored object has this checksum, nothing is stored, and the answer is bare, as of a real node.
+    The answer for bytes that are there already is bare, as of a real node.
     """
     if call.cluster.owner(call.bucket, call.name) is not call.node:
         raise ReplyError(400, f"{call.node.tag}: ais://{call.bucket}/{call.name} belongs to another target")

@@ -36,10 +36,7 @@ _AT_ONCE = threading.BoundedSemaphore(2)
 def find_names(pattern: str, names: Sequence[str]) -> list[int]:
     """Return the positions of the names in which the pattern is found.
 
-    Empty for an invalid pattern.
-
-    Raises:
-        ReplyError: 400 for a pattern that takes more than `DEADLINE_S`, 429 when too many are being searched for.
+    None for an invalid pattern. One that takes more than `DEADLINE_S` is a 400, too many at once a 429.
     """
     if re.escape(pattern) == pattern:
         return [position for position, name in enumerate(names) if pattern in name]
@@ -91,10 +88,9 @@ def wanted_extension(name: str, mime: str, refused: ReplyError) -> str:
 
 
 class Member(NamedTuple):
-    """A regular file in an archive.
+    """A regular file in an archive: `offset` counts in the decompressed tar.
 
-    The offset of its content counts in the file itself for a plain tar, in the decompressed tar for a tgz; for a zip it
-    is the position in the directory.
+    In a zip it is the position in the directory.
     """
 
     name: str
@@ -104,10 +100,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Archive:
-    """An object that is an archive, open.
-
-    Data files never change: those of one number and extension are equal.
-    """
+    """An open archive; data files never change: equal numbers, equal content."""
 
     number: int
     extension: str
@@ -146,10 +139,7 @@ class Archive:
 
     @contextmanager
     def _unpacked(self) -> Iterator[zipfile.ZipFile | gzip.GzipFile | BinaryIO]:
-        """Open the zip, or the tar without its compression.
-
-        Errors are raised as `NotAnArchiveError`.
-        """
+        """Open the zip or the decompressed tar; errors are `NotAnArchiveError`."""
         try:
             with self.file.stream() as file:
                 if self.extension == ".zip":

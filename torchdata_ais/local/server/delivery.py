@@ -34,7 +34,11 @@ def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> No
     size = reply.size or 0
     if method == "HEAD":
         reply.body, size, chunked = b"", 0, False
-    _send_head(sock, reply, plan, "" if method == "HEAD" else _length(size, chunked=chunked))
+    length = "Transfer-Encoding: chunked\r\n" if chunked else f"Content-Length: {size}\r\n"
+    checksum = reply.headers.get("Ais-Checksum-Value")
+    if checksum and plan.last(WrongChecksum):
+        reply.headers["Ais-Checksum-Value"] = ("1" if checksum[0] == "0" else "0") + checksum[1:]
+    sock.sendall(head_of(reply, "" if method == "HEAD" else length))
     ends = sorted(((_absolute(stop.at, size), stop) for stop in stops), key=itemgetter(0))
     bits = [(_absolute(flip.at, size), 1 << flip.bit) for flip in flips]
     pace = _Pace(min((limit.bytes_per_s or inf for limit in plan.all(Bandwidth)), default=inf))
@@ -60,17 +64,6 @@ def deliver(sock: socket.socket, reply: Reply, plan: Plan, *, method: str) -> No
     sock.settimeout(None)
 
 
-def _length(size: int, *, chunked: bool) -> str:
-    return "Transfer-Encoding: chunked\r\n" if chunked else f"Content-Length: {size}\r\n"
-
-
-def _send_head(sock: socket.socket, reply: Reply, plan: Plan, extra: str) -> None:
-    checksum = reply.headers.get("Ais-Checksum-Value")
-    if checksum and plan.last(WrongChecksum):
-        reply.headers["Ais-Checksum-Value"] = ("1" if checksum[0] == "0" else "0") + checksum[1:]
-    sock.sendall(head_of(reply, extra))
-
-
 def _absolute(at: int, size: int) -> int:
     return max(0, at + size) if at < 0 else at
 
@@ -86,10 +79,7 @@ def _flipped(block: bytes, start: int, flips: list[tuple[int, int]]) -> bytes:
 
 
 def _write(sock: socket.socket, reply: Reply, view: memoryview, *, chunked: bool) -> None:
-    """Send all, as fast as the other side takes it.
-
-    One that takes no byte for the socket's timeout is cut off.
-    """
+    """Send all; cut off a client that takes no byte for the socket's timeout."""
     left = memoryview(chunk(bytes(view))) if chunked and view else view
     try:
         while left:

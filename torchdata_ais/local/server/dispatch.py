@@ -25,10 +25,7 @@ _PUT_KEYS = ("append_type", "object_to", "uploadId")
 
 
 def answer(call: Call) -> Reply:
-    """Return the answer to a request.
-
-    Any error is an answer; only a broken connection is an exception.
-    """
+    """Return the answer; only a broken connection is an exception."""
     try:
         reply = _dispatch(call)
     except ReplyError as problem:
@@ -130,10 +127,7 @@ def _resolve_bucket(call: Call, name: str) -> tuple[str, str]:
 
 
 def _object_key(call: Call, name: str | None) -> str:
-    """Resolve the request of an object.
-
-    Without a name only a POST of the bucket is one.
-    """
+    """Resolve the request of an object; without a name only POST is one."""
     method = call.request.method
     if name is not None:
         check_object_name(name)

@@ -49,10 +49,7 @@ _MESSAGE: dict[str, Any] = {
 
 
 def read_message(fields: dict[str, msgspec.Raw]) -> dict[str, Any]:
-    """Return the request that makes a transform.
-
-    Features that need containers are refused, by name.
-    """
+    """Return the request that makes a transform; containers are refused."""
     values = typed(fields, "ETL init", _MESSAGE)
     runtime: _Runtime = values["runtime"] or _Runtime()
     if not values["communication"].startswith(("hpush", "hpull")):
@@ -100,11 +97,7 @@ _INIT_TIMEOUT_S = 300.0
 class Etl:
     """One transform and its worker.
 
-    Args:
-        message: The request that made it.
-        log: File with the worker's output.
-        target_url: Base URL at which a worker that pulls finds the objects.
-        python_path: Entries of `sys.path` for the worker: where the user's own modules are.
+    `python_path` is where the user's own modules are; a worker that pulls finds the objects below `target_url`.
     """
 
     message: dict[str, Any]
@@ -288,9 +281,9 @@ class Etls:
     def run(
         self, tag: str, names: list[str], bucket: str, entry: Object, path: Path, args: str, timeout_s: float
     ) -> Iterator[bytes]:
-        """Send an object through the transforms in order; return the result.
+        """Send an object through the transforms; return the blocks of the result.
 
-        The result is in blocks. Data between two stages is held in memory.
+        Data between two stages is held in memory.
         """
         if not names:
             raise ReplyError(400, "no ETL was named")

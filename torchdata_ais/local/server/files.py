@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,6 @@ from typing import BinaryIO, Protocol
 import xxhash
 
 BLOCK_BYTES = 1 << 20
-_CASTAGNOLI = 0x82F63B78
 
 
 class Digest(Protocol):
@@ -29,15 +29,11 @@ class Digest(Protocol):
 class _Crc32c:
     """CRC32C by a table: slow, and enough for the objects of tests."""
 
-    _table: tuple[int, ...] = ()
-
     def __init__(self) -> None:
-        if not _Crc32c._table:
-            _Crc32c._table = tuple(map(_crc_of_byte, range(256)))
         self._value = 0xFFFFFFFF
 
     def update(self, data: bytes | memoryview) -> None:
-        value, table = self._value, self._table
+        value, table = self._value, _crc_table()
         for byte in data:
             value = table[(value ^ byte) & 255] ^ (value >> 8)
         self._value = value
@@ -46,10 +42,12 @@ class _Crc32c:
         return f"{self._value ^ 0xFFFFFFFF:08x}"
 
 
-def _crc_of_byte(value: int) -> int:
+@functools.cache
+def _crc_table() -> list[int]:
+    table = list(range(256))
     for _ in range(8):
-        value = (value >> 1) ^ (_CASTAGNOLI if value & 1 else 0)
-    return value
+        table = [(value >> 1) ^ (0x82F63B78 if value & 1 else 0) for value in table]
+    return table
 
 
 class _NoChecksum:
@@ -76,10 +74,7 @@ DIGESTS: dict[str, Callable[[], Digest]] = {
 
 @dataclass(slots=True)
 class FileSlice(AbstractContextManager["FileSlice"]):
-    """`size` bytes of an open file from `offset` on.
-
-    The last owner closes it; a `with` block does.
-    """
+    """`size` bytes of an open file from `offset`; its last owner closes it."""
 
     fd: int
     offset: int

@@ -47,13 +47,8 @@ class Body:
     """The body of one request, still in the socket.
 
     A proxy answers a PUT with a redirect before it reads anything. So a body is read by its handler, and `drain`
-    discards an unread body, so that the next request on the connection can be read.
-
-    Args:
-        connection: Its connection.
-        length: Its size, if it is known.
-        chunked: Whether it comes in chunks.
-        asked: Whether the client sends it at once; else it waits for ``100 Continue``.
+    discards an unread body, so that the next request on the connection can be read. A client not `asked` for it waits
+    for ``100 Continue``.
     """
 
     __slots__ = ("_asked", "_chunked", "_connection", "_in_chunk", "_left")
@@ -84,10 +79,7 @@ class Body:
         return self._asked or not self.pending
 
     def blocks(self) -> Iterator[memoryview]:
-        """Yield the rest of the body in views of one buffer.
-
-        The next step overwrites the buffer.
-        """
+        """Yield the rest of the body in views of one buffer, which is used again."""
         if not self.can_be_drained:
             self._asked = True
             self._connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -132,13 +124,9 @@ class Request:
     """One request.
 
     Attributes:
-        method: Its method.
         target: Its target as received, with bare UTF-8 quoted.
-        path: The decoded path.
         query: The decoded query parameters; of several of one name, the first.
         headers: By lower-case names.
-        body: The body.
-        keep_alive: Whether the client will send another one.
         authority: The host of a target in absolute form (``GET http://host/path``), else `None`.
     """
 
@@ -220,10 +208,7 @@ class Connection:
         return self._block[:count]
 
     def read_lines(self) -> list[bytes]:
-        """Return the lines of a head, or of a trailer, without the last one.
-
-        The last one is empty.
-        """
+        """Return the lines of a head or a trailer, without the empty last one."""
         lines = []
         left = MAX_HEAD_BYTES
         while line := self.read_line(left):
@@ -245,10 +230,7 @@ class Connection:
 
 
 def _headers(lines: list[str]) -> dict[str, str]:
-    """The fields by lower-case name.
-
-    Several of one name are one list, but for those that may come once.
-    """
+    """The fields by lower-case name; repeated ones are joined, if they may be."""
     headers: dict[str, str] = {}
     for line in lines:
         found = _HEADER.fullmatch(line)

@@ -126,10 +126,7 @@ class Jobs:
     def run(
         self, kind: str, bucket: str = "", source: str = "", to: str = "", *, prefix: str = ""
     ) -> Iterator[Job]:
-        """Record the work in the block as one job.
-
-        After an error no job is recorded.
-        """
+        """Record the work in the block as one job, unless it raises."""
         job = Job(prefix + new_id(), kind, bucket, source, to, time.time_ns())
         yield job
         job.ended_ns = time.time_ns()
@@ -138,7 +135,7 @@ class Jobs:
     def start(self, job: Job, work: Callable[[], None]) -> Job:
         """Do `work` in a thread; return when it is done, or after a while.
 
-        An error of the work is the job's error; the job can be queried while it runs.
+        An error of the work is the job's.
         """
         job.started_ns = time.time_ns()
         self._jobs[job.id] = job

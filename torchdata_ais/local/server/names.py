@@ -28,10 +28,7 @@ def check_bucket_name(name: str) -> None:
 
 
 def check_object_name(name: str) -> None:
-    """Refuse invalid object names.
-
-    These are empty, end in a slash, begin with ``~/``, or have ``.`` or ``..`` as a part.
-    """
+    """Refuse names that are empty, end in a slash, or could leave the bucket."""
     bad = not name or name.endswith("/") or name.startswith("~/")
     if bad or (("." in name) and any(part in (".", "..") for part in name.split("/"))):
         raise invalid_path("object name", name)
@@ -72,10 +69,7 @@ def shard_of(name: str) -> tuple[str, str] | None:
 
 
 def parse_uname(uname: str) -> tuple[str, str]:
-    """Split ``ais/@#/bucket/object`` into bucket and object.
-
-    The object may be missing.
-    """
+    """Split ``ais/@#/bucket/object`` into bucket and object, which may be ""."""
     parts = uname.split("/", 3)
     if len(parts) < 3 or parts[0] != "ais" or parts[1] != "@#":
         raise ReplyError(
@@ -99,13 +93,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Node:
-    """A proxy or a target, as the others know it.
-
-    Attributes:
-        role: ``"proxy"`` or ``"target"``.
-        id: Its id in the cluster map.
-        port: Where it listens.
-    """
+    """A proxy or a target, as the others know it."""
 
     role: str
     id: str
@@ -141,10 +129,7 @@ def _digest_of(name: str) -> int:
 
 
 def _weight(seed: int) -> int:
-    """First output of xoshiro256** with a state of splitmix64.
-
-    It is AIStore's placement.
-    """
+    """AIStore's placement: xoshiro256** once, with a state of splitmix64."""
     word = (_splitmix(_splitmix(seed)) * 5) & _MASK
     return (((word << 7) | (word >> 57)) * 9) & _MASK
 

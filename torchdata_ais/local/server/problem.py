@@ -24,11 +24,7 @@ _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 class ReplyError(Exception):
     """A request that is answered with an error status.
 
-    Args:
-        status: HTTP status.
-        message: Text of AIStore's `message` field.
-        tcode: AIStore's type of error, left out of the answer when empty.
-        headers: Further headers of the answer.
+    `tcode` is AIStore's type of error, left out of the answer when empty.
     """
 
     def __init__(
@@ -47,11 +43,6 @@ def bad_bucket_name() -> ReplyError:
     return ReplyError(400, f"bucket name is invalid: {only}")
 
 
-def bucket_missing(name: str) -> ReplyError:
-    """No such bucket."""
-    return ReplyError(404, f'bucket "ais://{name}" does not exist', "ErrBckNotFound")
-
-
 def bucket_exists(name: str) -> ReplyError:
     """The bucket is there already."""
     return ReplyError(409, f'bucket "ais://{name}" already exists', "ErrBucketAlreadyExists")
@@ -62,21 +53,8 @@ def object_missing(node: str, bucket: str, name: str) -> ReplyError:
     return ReplyError(404, f"{node}: ais://{bucket}/{name} does not exist", "ErrNotFound")
 
 
-def not_recovered(node: str, bucket: str, name: str) -> ReplyError:
-    """A missing object with erasure coding: a GET tries to recover it.
-
-    It would be recovered from slices.
-    """
-    return ReplyError(
-        400, f"{node}: failed to EC-recover ais://{bucket}/{name}, err: no metafile", "ErrFailedTo"
-    )
-
-
 def parts_lost(size: int, left: int) -> ReplyError:
-    """An object of `size` bytes with only `left` bytes on the disk.
-
-    Its metadata count one piece.
-    """
+    """An object with only `left` of its `size` bytes on the disk."""
     return ReplyError(500, f"errsize ({size} != {left})", "ErrLmetaCorrupted")
 
 
@@ -92,10 +70,7 @@ def not_implemented(what: str) -> ReplyError:
 
 
 def of_the_machine(node: str, error: OSError) -> ReplyError:
-    """Return the answer for an error of the system.
-
-    507 for a full disk, 503 for a temporary error, 500 for all else.
-    """
+    """Return a 507 for a full disk, 503 for a temporary error, 500 for others."""
     code = error.errno or 0
     status = 507 if code in _FULL else 503 if code in _SHORT else 500
     name = errno.errorcode.get(code, type(error).__name__)
@@ -109,10 +84,7 @@ _EMPTY = (b"null", b'""', b"false", b"0", b"[]", b"{}")
 
 
 def typed(fields: Mapping[str, msgspec.Raw], of: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode the supported fields; see `Call.fields`.
-
-    `of` is the name of their owner in the 501.
-    """
+    """Decode the fields as `Call.fields`; `of` is their owner in the 501."""
     out = {name: None if _is_type(spec) else spec for name, spec in known.items()}
     for key, raw in fields.items():
         name = key.replace("-", "_")
@@ -157,9 +129,7 @@ _FETCHED_FROM = ("none", "same-origin")
 def check_sender(request: Request, ports: Collection[int]) -> None:
     """Refuse, with 403, requests that a web page sends or may have sent.
 
-    Args:
-        request: The request.
-        ports: Those of this cluster's nodes: only their own pages, which do not exist, do not count as foreign origin.
+    An origin at one of the cluster's own `ports` is not foreign.
     """
     headers = request.headers
     for host in (headers.get("host", ""), request.authority):

@@ -57,10 +57,6 @@ class Call:
     """One request on its way through a handler.
 
     Attributes:
-        cluster: The state that the nodes share.
-        node: The node it came to.
-        request: The request.
-        peer: Address and port of the client.
         bucket: The bucket's name, if the path names one.
         name: The object's name, if the path names one; else the rest of the path.
         plan: The actions of the faults.
@@ -109,10 +105,7 @@ class Call:
 
     @cached_property
     def message(self) -> dict[str, msgspec.Raw]:
-        """The undecoded fields of the body.
-
-        Mostly ``{"action", "name", "value"}``.
-        """
+        """The undecoded fields of the body: ``{"action", "name", "value"}``."""
         return self.body(dict[str, msgspec.Raw])
 
     def text(self, field: str) -> str:
@@ -141,14 +134,11 @@ Handler = Callable[[Call], Reply]
 class Route:
     """One row of the table.
 
-    Args:
-        role: ``"proxy"`` or ``"target"``.
-        method: HTTP method.
+    Attributes:
         resource: The kind of the path: ``"bucket"`` for ``/v1/buckets/b``, and so on.
         key: Which of several requests of this form: the action, the ``what``, or the deciding parameter.
         query: Query parameters it understands besides the common ones.
         sdk: The SDK's function that makes this request.
-        handler: The function that answers.
     """
 
     role: str
@@ -166,10 +156,7 @@ ROUTES: dict[tuple[str, str, str, str], Route] = {}
 def route(
     role: str, method: str, resource: str, key: str = "", *, query: str = "", sdk: str = ""
 ) -> Callable[[Handler], Handler]:
-    """Put a handler into the table.
-
-    `query` lists parameter names separated by blanks.
-    """
+    """Put a handler into the table; `query` has names separated by blanks."""
 
     def register(handler: Handler) -> Handler:
         known = frozenset(query.split())

@@ -39,14 +39,6 @@ _ACCEPT_PAUSE_S = 0.05
 _BROKEN_LISTENER = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 
 
-def listen(port: int = 0) -> socket.socket:
-    """Return a socket that listens on this port of 127.0.0.1.
-
-    0 takes a free one.
-    """
-    return socket.create_server((HOST, port), backlog=512)
-
-
 def serve(cluster: Cluster, node: Node, listener: socket.socket) -> None:
     """Accept the connections of a node, in a thread."""
 
@@ -143,10 +135,7 @@ class _Served:
 
 
 def _linger(sock: socket.socket) -> None:
-    """Shut down the sending side and read the rest.
-
-    A close with bytes unread would reset the connection.
-    """
+    """Read the rest: a close with bytes unread would reset the connection."""
     sock.shutdown(socket.SHUT_WR)
     sock.settimeout(_LINGER_S)
     deadline = time.monotonic() + _LINGER_S
@@ -158,10 +147,7 @@ _PARENT_CHECK_S = 0.5
 
 
 class RootInUseError(OSError):
-    """Error: a running cluster uses the folder.
-
-    The process that starts this one matches it by name.
-    """
+    """Error of a folder in use, which the starting process matches by name."""
 
 
 def main() -> None:
@@ -198,7 +184,8 @@ def main() -> None:
 
 def build(root: Path, config: dict[str, Any]) -> Cluster:
     """Make the cluster of a configuration and let its nodes listen."""
-    listeners = [listen(config["port"]), *(listen() for _ in range(config["targets"]))]
+    wanted = [config["port"], *[0] * config["targets"]]  # 0 takes a free one
+    listeners = [socket.create_server((HOST, port), backlog=512) for port in wanted]
     ports = [listener.getsockname()[1] for listener in listeners]
     cluster = Cluster(
         root, ports, etl=config["etl"], secret=config["secret"], python_path=config["python_path"]
@@ -226,20 +213,14 @@ def _lock(root: Path) -> IO[str]:
 
 
 def _end_with(parent: int, root: Path, remove: bool) -> None:
-    """End the process when the parent is gone.
-
-    A pipe alone is not enough, as forks of the parent hold it open.
-    """
+    """End the process when the parent is gone: its forks hold the pipe open."""
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_S)
     _end(root, remove=remove)
 
 
 def _end(root: Path, *, remove: bool) -> NoReturn:
-    """End the process at once, without waiting for connections.
-
-    A temporary folder is removed with it.
-    """
+    """End the process at once; a temporary folder is removed with it."""
     if remove:
         shutil.rmtree(root, ignore_errors=True)
     os._exit(0)

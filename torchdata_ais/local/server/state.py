@@ -24,14 +24,9 @@ REQUESTS_KEPT = 100_000
 
 
 class Cluster:
-    """Everything the nodes of one cluster share.
+    """Everything the nodes of one cluster share; the proxy's port comes first.
 
-    Args:
-        root: Folder for data; ids of nodes live here too, so that a restarted cluster is the same one.
-        ports: Ports of its nodes, the proxy first.
-        etl: Whether user code may be run for ETL.
-        secret: Required in a request that makes or changes a transform.
-        python_path: Module path for user code of ETL.
+    Ids of nodes live in the folder, too, so that a restarted cluster is the same one.
     """
 
     def __init__(
@@ -82,10 +77,7 @@ class Cluster:
     # -- answered requests
 
     def count(self, node: Node, request: Request, status: int, size: int) -> dict[str, Any]:
-        """Count one answer with a body of so many bytes; return its record.
-
-        The record is for `correct`.
-        """
+        """Count one answer; return its record, which is for `correct`."""
         record = {
             "node": node.id,
             "role": node.role,

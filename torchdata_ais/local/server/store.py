@@ -22,7 +22,7 @@ import msgspec
 
 from .files import FileSlice, append_blocks, write_all
 from .names import SHARD_INDEXES, index_name
-from .problem import bucket_exists, bucket_missing, parts_lost
+from .problem import ReplyError, bucket_exists, parts_lost
 
 FILES_PER_FOLDER = 1000
 
@@ -31,7 +31,6 @@ class Object(msgspec.Struct):
     """Metadata of one version of one object.
 
     Attributes:
-        kind: The kind of its checksum.
         parts: Bytes of each part of an object that was uploaded in parts; else none.
         left: Bytes that a job has left of it, which lost its other parts; else -1.
         reloaded: Whether its node has noticed that since.
@@ -51,17 +50,7 @@ class Object(msgspec.Struct):
 
 
 class Bucket:
-    """One bucket: its objects by name, and their sorted names.
-
-    The latter are kept while nothing changes.
-
-    Args:
-        name: Its name.
-        bid: Its number.
-        created_ns: When it was made.
-        checksum: The kind of checksums in it.
-        ec: Whether it is erasure-coded.
-    """
+    """One bucket: its objects, and their sorted names while nothing changes."""
 
     def __init__(
         self, name: str, bid: int, created_ns: int, checksum: str = "xxhash2", ec: bool = False
@@ -82,10 +71,7 @@ class Bucket:
         return names
 
     def with_prefix(self, prefix: str, after: str = "") -> Iterator[Object]:
-        """Yield by name the objects with a prefix that follow `after`.
-
-        Those deleted meanwhile are left out.
-        """
+        """Yield by name the objects with a prefix that follow `after`."""
         names = self.names()
         start = bisect_left(names, prefix) if prefix > after else bisect_right(names, after)
         for name in itertools.islice(names, start, None):
@@ -108,11 +94,7 @@ class Bucket:
 
 
 class Store:
-    """All buckets and objects of one cluster below one folder.
-
-    Args:
-        root: The folder; made if missing, read back if it was a store before.
-    """
+    """All buckets and objects of one cluster below one folder."""
 
     def __init__(self, root: Path) -> None:
         self._data = root / "data"
@@ -129,7 +111,7 @@ class Store:
         """Return the bucket or raise the 404 of AIStore."""
         found = self.buckets.get(name)
         if found is None:
-            raise bucket_missing(name)
+            raise ReplyError(404, f'bucket "ais://{name}" does not exist', "ErrBckNotFound")
         return found
 
     def create_bucket(self, name: str, checksum: str = "xxhash2", ec: bool = False) -> None:
@@ -163,10 +145,7 @@ class Store:
         return self._file(entry.file)
 
     def open(self, entry: Object) -> FileSlice:
-        """Open an object for reading.
-
-        `FileNotFoundError` if it was replaced in between.
-        """
+        """Open an object; `FileNotFoundError` if it was replaced in between."""
         if entry.left >= 0:
             entry.reloaded = True
             raise parts_lost(entry.size, entry.left)
@@ -185,10 +164,7 @@ class Store:
 
     @contextmanager
     def new_file(self) -> Iterator[tuple[int, Path]]:
-        """Return an unused number and its path; an error removes the file.
-
-        The error is one of the block.
-        """
+        """Give an unused number and its path; an error in the block removes it."""
         number = next(self._numbers)
         path = self._file(number)
         path.parent.mkdir(exist_ok=True)
@@ -237,10 +213,7 @@ class Store:
             )
 
     def store_as_one_piece(self, bucket: str, entry: Object) -> None:
-        """Store the metadata of an object as one piece.
-
-        Its parts after the first are lost then.
-        """
+        """Store the metadata of an object as one piece: other parts are lost then."""
         if not entry.parts:
             return
         with self._lock:
