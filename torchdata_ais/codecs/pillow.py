@@ -23,10 +23,8 @@ _ORIENTATION = 0x0112
 _TIFF_WIDTH, _TIFF_HEIGHT = 256, 257
 _TILE_SIDES = (323, 322)  # tags of TIFF: height, width
 _FIRST_TURNED = 5  # orientations 5 to 8 swap height and width
-_BOTTOM_UP, _RIGHT_TO_LEFT = (
-    (3, 4, 7, 8),
-    (2, 3, 6, 7),
-)  # orientations that bring the last row, or column, to the front
+# Orientations that bring the last row, or column, to the front.
+_BOTTOM_UP, _RIGHT_TO_LEFT = (3, 4, 7, 8), (2, 3, 6, 7)
 
 # Opened by content, so a refused format is refused under any file name. EPS is a program that Pillow hands
 # to Ghostscript; the others can be named by Pillow but not decoded.

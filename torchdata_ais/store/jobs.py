@@ -18,12 +18,9 @@ class JobError(AISError, RuntimeError):
 
 
 class Progress(NamedTuple):
-    """Progress of a job.
+    """Progress of a job: the present activity, and units (objects) done.
 
-    Attributes:
-        phase: The present activity, in a word.
-        done: Units done, objects mostly.
-        total: Units to do in this phase; 0 if that is not known.
+    `total` is 0 if it is not known.
     """
 
     phase: str
@@ -32,11 +29,7 @@ class Progress(NamedTuple):
 
 
 class SizedProgress(Progress):
-    """Progress in units and bytes.
-
-    Attributes:
-        size: The bytes that were done.
-    """
+    """Progress in units and, as `size`, in bytes."""
 
     size: int
 
@@ -52,13 +45,7 @@ OnProgress = Callable[[Progress], object]
 
 
 class JobState(NamedTuple):
-    """One observation of a job.
-
-    Attributes:
-        progress: How far it is.
-        finished: Whether it has ended, well or not.
-        error: Why it failed, or ``""``.
-    """
+    """One observation of a job; `error` is why it failed, or ""."""
 
     progress: Progress
     finished: bool
@@ -74,15 +61,9 @@ def wait_for_job(
 ) -> JobState:
     """Wait until a job has ended, and return its last state.
 
-    Args:
-        look: Returns the state of the job from the cluster.
-        name: The name of the job in errors, with its id.
-        progress: Called with each new `Progress`.
-        stall_timeout: Seconds without any progress after which waiting is given up. The job itself continues.
-
     Raises:
         JobError: The job failed.
-        StallError: Nothing moved for `stall_timeout` seconds.
+        StallError: Nothing moved for `stall_timeout` seconds. The job itself continues.
     """
     last: Progress | None = None
     most: dict[str, int] = {}  # by phase: a number that goes back and forth is not progress

@@ -41,17 +41,9 @@ _DAMAGE = {errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EIO}
 
 
 def open_sound(path: Path, known: ObjectURL, *, verify: bool) -> tuple[FileIO | None, str]:
-    """Return the open file, marked as used now, or None and its fault.
+    """Return the open file at its first byte, marked as used, or its fault.
 
-    It is open at its first byte.
-
-    Args:
-        path: Its path.
-        known: The expected metadata.
-        verify: Whether its bytes must have the checksum, too.
-
-    Returns:
-        ``(None, "")`` if there is nothing.
+    ``(None, "")`` if there is nothing. With `verify`, its bytes must have the checksum, too.
     """
     doing = "opened"
     with ExitStack() as opened:
@@ -109,10 +101,7 @@ def private_folder(path: Path) -> None:
 
 
 def open_kept(path: Path) -> BufferedReader | None:
-    """Return a kept file, open at its first byte.
-
-    None: there is none, or something else has its name.
-    """
+    """Return a kept file, open at its first byte; None if the name has none."""
     try:
         return open_regular(path, follow=False)
     except OSError as error:
@@ -183,8 +172,6 @@ class Kept(NamedTuple):
     """An object in the cache.
 
     Attributes:
-        path: The path of its file.
-        known: Its URL, with its metadata.
         file: Open at its first byte: it can be read even when others delete or replace the file meanwhile.
         refetched: Whether a damaged file was there, which was deleted and fetched again.
         proven: Whether its bytes have the checksum that the cluster stored; else only the size was compared.
@@ -373,13 +360,7 @@ class ObjectCache:
 
 
 def delete_oldest(found: Iterable[tuple[Any, int, Path]], most: float, keep: Path | None = None) -> None:
-    """Delete files, least key first, until the rest fits the bound in bytes.
-
-    Args:
-        found: Key, size and path of each file.
-        most: Bytes to leave.
-        keep: A file that is never deleted.
-    """
+    """Delete files, least key first, down to `most` bytes; never `keep`."""
     oldest = sorted(found, key=lambda entry: entry[0])
     total = sum(size for _, size, _ in oldest)
     for _, size, path in oldest:

@@ -206,8 +206,7 @@ def file_facts(fd: int) -> ObjectMetadata:
 def file_url(path: str) -> ObjectURL:
     """Return `path` with the size and the version that a read would report.
 
-    Raises:
-        NotFoundError: The file does not exist.
+    A missing file is a `NotFoundError`.
     """
     try:
         status = os.stat(path)  # noqa: PTH116 - text in

@@ -245,11 +245,7 @@ def _local(pattern: str) -> Iterable[str]:
 
 
 def _files(names: Iterable[str]) -> list[str]:
-    """Return the files found in a folder, sorted.
-
-    Raises:
-        UsageError: A pipe or a device is among it, which a reader would wait for.
-    """
+    """Return the files found in a folder, sorted; refuse pipes and devices."""
     found = sorted(names)
     for name in found:
         if not Path(name).is_dir() and (why := file_fault(name)):
@@ -258,10 +254,7 @@ def _files(names: Iterable[str]) -> list[str]:
 
 
 def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
-    """List a bucket, or expand the template in it.
-
-    The name in `place` is the source's own prefix.
-    """
+    """List a bucket below the name in `place`, or expand the template in it."""
     prefix = place.name + wanted.prefix
     if wanted.template is not None:
         for end in expand_template(wanted.template):
@@ -326,10 +319,7 @@ def options_with(client: object, options: StoreOptions) -> StoreOptions:
 
 
 def _url(place: Location, wanted: _Selection, known: Entry | ObjectURL | None = None) -> ObjectURL:
-    """Return the URL of an object with its metadata.
-
-    A transformed object has none.
-    """
+    """Return the URL of an object with metadata, if it is not transformed."""
     if wanted.etl_params:
         return ObjectURL(replace(place, params={**place.params, **wanted.etl_params}).url())
     if known is None or isinstance(known, ObjectURL):

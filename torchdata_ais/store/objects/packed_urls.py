@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 from xxhash import xxh3_128_digest
@@ -54,10 +54,7 @@ class SharedBytes:
 
     @property
     def place(self) -> str | None:
-        """Path of the bytes for other processes of this user and machine.
-
-        It is valid while this process lives. None: they cannot open it.
-        """
+        """Path of the bytes for others of this user and machine, while this lives."""
         return None if self._fd is None else f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def same_at(self, place: str) -> SharedBytes | None:
@@ -108,14 +105,13 @@ def _of_bytes(data: bytes, place: str | None) -> SharedBytes:
 
 def _file_with(data: bytes) -> int:
     """Return a descriptor of a file without a name that holds `data`."""
-    with tempfile.TemporaryFile() if not hasattr(os, "memfd_create") else _memory_file() as file:
+    in_memory = hasattr(os, "memfd_create")
+    with (
+        os.fdopen(os.memfd_create("torchdata_ais.urls"), "wb") if in_memory else tempfile.TemporaryFile()
+    ) as file:
         file.write(data)
         file.flush()
         return os.dup(file.fileno())
-
-
-def _memory_file() -> IO[bytes]:
-    return open(os.memfd_create("torchdata_ais.urls"), "wb")  # noqa: PTH123 - a descriptor
 
 
 Row = tuple[str, int | None, str | None, str | None]
@@ -203,17 +199,11 @@ class PackedURLs:
 
     @property
     def place(self) -> str | None:
-        """Path of the memory for other processes of this user and machine.
-
-        None: they cannot open it.
-        """
+        """Path of the memory for other processes of this user; None: not shared."""
         return self._memory.place
 
     def take_memory(self, place: str) -> None:
-        """Use the memory of another process if it still holds the same bytes.
-
-        It replaces the memory of this process.
-        """
+        """Use the memory of another process, if it still holds the same bytes."""
         there = self._memory.same_at(place)
         if there is not None:
             self._take(there, self._endpoint)
@@ -226,10 +216,7 @@ class PackedURLs:
 
 
 def _packed(rows: Iterable[Row]) -> bytes:
-    """Return compressed blocks of rows, their offsets, and two numbers.
-
-    These are the numbers of rows and of blocks, at the end.
-    """
+    """Return compressed blocks, their offsets, the numbers of rows and blocks."""
     rest = iter(rows)
     packed = bytearray()
     starts = [0]

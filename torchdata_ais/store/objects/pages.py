@@ -70,11 +70,7 @@ class _Bucket(msgspec.Struct):
 
 
 class Entry(NamedTuple):
-    """Metadata of one object in a listing.
-
-    Attributes:
-        chunked: Whether the cluster stores it in parts (of a multipart upload, or of a bucket that splits objects).
-    """
+    """Metadata of one object in a listing; `chunked` if it is stored in parts."""
 
     name: str
     size: int
@@ -163,12 +159,8 @@ def list_bucket(
 ) -> list[Entry]:
     """Return the objects of a bucket whose names begin with `prefix`, by name.
 
-    Args:
-        place: The bucket, with its endpoint.
-        prefix: The beginning of the names wanted.
-        options: Retry policy and timeouts. Its deadline is that of the whole listing.
-        first_page: End after this page.
-        whole: Raise `ReadError` for a listing that may be incomplete; else that is logged.
+    The deadline of `options` is that of the whole listing. With `whole`, one that may be incomplete is a `ReadError`;
+    else that is logged.
 
     Raises:
         ConnectError, AuthError, NotFoundError, StallError: The cluster does not answer, or not within the deadline.
@@ -206,16 +198,7 @@ def list_bucket(
 
 
 def list_buckets(options: StoreOptions, provider: str = "") -> list[Location]:
-    """Return the buckets of a cluster in its order.
-
-    Args:
-        options: Endpoint, retry policy and timeouts.
-        provider: AIStore's name of the only one wanted.
-
-    Raises:
-        ConnectError, AuthError, StallError: The cluster does not answer.
-        ReadError: Another server answers.
-    """
+    """Return the buckets of a cluster, if given of one of AIStore's providers."""
     url = f"{options.endpoint}/v1/buckets?{urlencode({'provider': provider})}"
 
     def buckets(attempts: Attempts) -> list[_Bucket]:
@@ -242,11 +225,7 @@ _buckets = msgspec.json.Decoder(list[_Bucket])
 def _decoded(
     decoder: msgspec.msgpack.Decoder[_T] | msgspec.json.Decoder[_T], data: bytes, options: StoreOptions
 ) -> _T:
-    """Return the decoded answer.
-
-    Raises:
-        Failed: It is not of this type.
-    """
+    """Return the decoded answer; `Failed` if it is not of this type."""
     try:
         return decoder.decode(data)
     except UNREADABLE as error:  # msgspec's own are ValueError

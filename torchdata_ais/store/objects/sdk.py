@@ -45,29 +45,17 @@ _UNAUTHORIZED = 401
 _JOB_ID = re.compile(r"[\w.@:+-]{1,200}")
 
 
-class _Renewed:
-    """Signs each request with the token that a function or a file gives now."""
-
-    def __init__(self, options: StoreOptions) -> None:
-        self._options = options
-
-    def __call__(self, request: Any) -> object:
-        request.headers["Authorization"] = f"Bearer {self._options.bearer}"
-        return request
-
-
-class _Login:
-    """Authentication of a ``requests`` session.
+def _signing(value: Callable[[], str]) -> Callable[[Any], object]:
+    """Return the authentication of a ``requests`` session.
 
     The session removes the header before it follows a redirect to another host.
     """
 
-    def __init__(self, name: str, password: str) -> None:
-        self._value = basic(name, password)
-
-    def __call__(self, request: Any) -> object:
-        request.headers["Authorization"] = self._value
+    def sign(request: Any) -> object:
+        request.headers["Authorization"] = value()
         return request
+
+    return sign
 
 
 @contextmanager
@@ -93,9 +81,10 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
     set_token(client, options.bearer)
     session = session_of(client)
     if isinstance(options.token, TokenSource):
-        session.auth = _Renewed(options)
+        session.auth = _signing(lambda: f"Bearer {options.bearer}")
     if options.login:
-        session.auth = _Login(*options.login)
+        login = basic(*options.login)
+        session.auth = _signing(lambda: login)
     # With its trust in the environment, requests would let REQUESTS_CA_BUNDLE override ca_cert.
     session.trust_env = False
     proxy = proxy_for(options.endpoint)
@@ -119,14 +108,8 @@ def call(
 ) -> _T:
     """Return ``function()``, which uses the SDK, repeated by the retry policy.
 
-    All tries end within its deadline.
-
-    Args:
-        function: Makes one request.
-        options: Retry policy, timeouts; endpoint and token for the messages.
-        name: The requested object, for the messages.
-        url: The place named in errors.
-        answer_timeout: Seconds until the answer begins, where those of `options` are not meant: starting something.
+    All tries end within its deadline. For what the cluster has to start first, `answer_timeout` replaces the timeout of
+    `options` until the answer begins.
     """
     answer_s = answer_timeout or options.first_byte_timeout
     whole_s = None  # an answer has the time of the timeouts together to be there, however its bytes come
@@ -157,10 +140,7 @@ def call(
 
 
 def check_new_name(place: Location) -> None:
-    """Raise `UsageError` for an invalid name of a new bucket.
-
-    AIStore only answers 400.
-    """
+    """Raise `UsageError` for an invalid name: AIStore only answers 400."""
     if place.provider == "ais" and not _BUCKET.fullmatch(place.bucket):
         raise UsageError.at(
             f"no bucket can be called {place.bucket!r}", todo="use letters, digits, -, _ and .", url=place.uri
@@ -168,10 +148,7 @@ def check_new_name(place: Location) -> None:
 
 
 def make_bucket(client: object, place: Location, options: StoreOptions) -> None:
-    """Make the bucket of `place` if it is missing.
-
-    Buckets of other providers are not made.
-    """
+    """Make the bucket of `place` if it is missing, and an AIS bucket."""
     if place.provider == "ais":
         bucket, uri = sdk_bucket(client, place), replace(place, name="").uri.rstrip("/")
         call(lambda: bucket.create(exist_ok=True), options, f"bucket {uri}", uri)
@@ -183,11 +160,7 @@ def sdk_bucket(client: Any, place: Location) -> Any:
 
 
 def job_id_in(text: object, options: StoreOptions) -> str:
-    """Return the id of a started job, the whole answer of the cluster.
-
-    Raises:
-        Failed: It is none.
-    """
+    """Return the id of a started job, all of the answer, or raise `Failed`."""
     found = str(text).strip()
     if not _JOB_ID.fullmatch(found):
         raise not_aistore(options.endpoint, f"{found[:40]!r} is no id of a job")
@@ -197,12 +170,7 @@ def job_id_in(text: object, options: StoreOptions) -> str:
 def call_once(function: Callable[[], _T], options: StoreOptions, name: str) -> _T:
     """Return ``function()``, which uses a client of the user's program.
 
-    SDK errors are raised as errors of this package.
-
-    Args:
-        function: Makes requests, with the retries of that client.
-        options: Endpoint and token for the messages.
-        name: The requested object, for the messages.
+    SDK errors are raised as errors of this package. It has the retries of that client.
     """
     try:
         with _translated(options):
@@ -273,13 +241,6 @@ class Answer(NamedTuple):
 
 def ask(url: str, message: object, options: StoreOptions, attempts: Attempts, *, accept: str) -> Answer:
     """Send ``GET`` with a message in JSON, and return the answer.
-
-    Args:
-        url: The address, at the endpoint of `options`.
-        message: A value that JSON can represent.
-        options: Endpoint, token, timeouts.
-        attempts: Bounds the total time.
-        accept: The media type of the answer.
 
     Memory: the answer, 16 MiB at most.
 

@@ -23,10 +23,7 @@ _ERROR_BYTES = 64 << 10  # more than this is not read of an error
 
 
 class BoundedAdapter(HTTPAdapter):
-    """Adapter that sends one request at a time and tries it once.
-
-    It returns the answer with its body read.
-    """
+    """Adapter that tries one request once, and reads the whole answer."""
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
@@ -45,12 +42,7 @@ class BoundedAdapter(HTTPAdapter):
         return manager
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
-        """Send `request` and return the answer.
-
-        Raises:
-            Failed: It is longer than any of AIStore's, or not AIStore's.
-            requests.RequestException: There is none.
-        """
+        """Send `request` and return the answer; `Failed` if it is not AIStore's."""
         while True:
             with suppress(IdleLostError):  # one idle connection fewer each time
                 response = super().send(request, *args, **kwargs)

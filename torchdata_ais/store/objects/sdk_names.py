@@ -18,11 +18,7 @@ from torchdata_ais.errors import MissingLibraryError
 
 
 def _names(module: str) -> Any:
-    """Import a module of the SDK.
-
-    Raises:
-        MissingLibraryError: There is none.
-    """
+    """Import a module of the SDK, or raise `MissingLibraryError`."""
     check_version()
     return importlib.import_module(f"aistore.sdk{module}")
 
@@ -43,10 +39,7 @@ def check_version() -> None:
 
 
 def client_of(endpoint: str, **options: object) -> Any:
-    """Return a client that tries each request once.
-
-    `options` are those of the SDK's class.
-    """
+    """Return a client with these options that tries each request once."""
     from tenacity import Retrying, stop_after_attempt
     from urllib3 import Retry
 

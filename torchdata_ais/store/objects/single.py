@@ -73,9 +73,8 @@ def put_object(
     Memory: at most 8 MiB in addition to `data`.
 
     Raises:
-        NotFoundError: No such bucket.
-        ConnectError, AuthError, StallError, ReadError: It could not be stored.
         UsageError: No object's name, one that no object can have, no endpoint, or another `size`.
+        NotFoundError, ConnectError, AuthError, StallError, ReadError: It could not be stored.
     """
     url = parse_url(url)
     check_object(url)
@@ -128,11 +127,7 @@ def head_object(url: str | Location, options: StoreOptions) -> ObjectURL:
 def target_of(url: str | Location, options: StoreOptions) -> str:
     """Return the endpoint of the target that has an object now.
 
-    The cluster names it for one request: call this again for the next.
-
-    Raises:
-        NotFoundError: No such bucket or object; or the cluster names no target.
-        ConnectError, AuthError, StallError, ReadError: The cluster does not answer.
+    The cluster names it for one request: call this again for the next. `NotFoundError` if it names none.
     """
     place, target = _place(url, options)
 
@@ -161,14 +156,7 @@ def object_exists(url: str, options: StoreOptions) -> bool:
 def delete_object(url: str, options: StoreOptions, *, missing_ok: bool = False) -> None:
     """Delete an object.
 
-    Args:
-        url: ``ais://bucket/name`` or an object URL.
-        options: Endpoint, token, retries.
-        missing_ok: Whether it is fine that there is none (also if an earlier try deleted it).
-
-    Raises:
-        NotFoundError: No such bucket or object.
-        ConnectError, AuthError, StallError, ReadError: It could not be deleted.
+    With `missing_ok` it is fine that there is none, also if an earlier try has deleted it.
     """
     place, target = _place(url, options)
 
@@ -198,10 +186,7 @@ def _answered(
     headers: dict[str, str] | None = None,
     body: _Body | None = None,
 ) -> BaseHTTPResponse:
-    """Return the response to a request, with its body read.
-
-    An error status is `Failed`.
-    """
+    """Return the response with its body read; an error status is `Failed`."""
     response = send(method, target, options, attempts, headers=headers, body=body)
     if not 200 <= response.status < 300:
         raise refused(response, options, attempts)
@@ -308,13 +293,8 @@ _PATTERN = re.compile(r"%\d*d(?!\w)|\{\w+(?::\w+)?\}")
 def with_neighbours(error: NotFoundError, url: str, options: StoreOptions, named: int = 0) -> NotFoundError:
     """Return the error for the missing object `url` with a listing hint.
 
-    It takes one request for one page of the listing.
-
-    Args:
-        error: The result if the name has no number, or the listing adds nothing.
-        url: The object's URL, or a path.
-        options: How to reach the cluster.
-        named: How many objects templates named; 0 if they were not counted.
+    It takes one request for one page of the listing. Without a number in the name it returns `error`. `named` is how
+    many objects templates named.
     """
     place = parse_url(url)
     if place.kind in ("http", "stdin"):
@@ -425,17 +405,13 @@ def read_range(
         known: The expected metadata. With it a server that sends the whole object instead of a range is an error,
             too: many ranges of one object are needed then.
         stats: Counts bytes and retries.
-        cancel: Ends the call, from any thread. One serves one call at a time.
+        cancel: Ends the call with `Cancelled`, from any thread. One serves one call at a time.
         pace: Bounds the requests in flight.
 
-    Memory: the returned bytes.
-
     Raises:
-        NotFoundError: No such bucket or object.
         ObjectChangedError: It is not the one that is known.
         UsageError: The server does not support ranges, and `known` is given.
-        Cancelled: `cancel` was called.
-        ConnectError, AuthError, StallError, ReadError: It could not be read.
+        NotFoundError, ConnectError, AuthError, StallError, ReadError: It could not be read.
     """
     place = parse_url(url).at(options.endpoint)
     place.require_endpoint()
@@ -537,10 +513,7 @@ def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:
 def _body(
     response: BaseHTTPResponse, skip: int, length: int, attempts: Attempts, options: StoreOptions
 ) -> bytes:
-    """Return `length` bytes of the body after the first `skip`.
-
-    They are fewer if the body has fewer.
-    """
+    """Return `length` bytes of the body after `skip`, fewer at its end."""
     body = WholeBody(response, options, attempts)
     while skip and (dropped := body.take(min(skip, _PIECE))):
         skip -= len(dropped)

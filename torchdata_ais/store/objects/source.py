@@ -50,10 +50,7 @@ class BlockSource:
 
     @property
     def size(self) -> int | None:
-        """Bytes of the whole object; None if unknown.
-
-        It is certain once a block has come.
-        """
+        """Bytes of the whole object; None if unknown before the first block."""
         return self._channel.reader.facts.size
 
     @property
@@ -93,10 +90,7 @@ class BlockSource:
             raise
 
     def close(self) -> None:
-        """End the fetching within half a second, from any thread.
-
-        A waiting consumer gets an error.
-        """
+        """End the fetching, with an error for a waiting consumer, within 0.5 s."""
         self._finalizer()
         self._channel.join()
 

@@ -31,18 +31,15 @@ PARTS_LOST = (
     "remove the object and store it again: the cluster has no more of it than this. AIStore's shard index job leaves "
     "only the first part of an object that was uploaded in parts"
 )
-"""Advice for an object that such a job has damaged."""
 
-
-_said: dict[str, float] = {}
-"""Warning -> time of its last log line.
-
-It avoids repeats while many shards are read from a node that is gone.
-"""
+_said: dict[str, float] = {}  # time of the last log line by warning
 
 
 def _first_of(what: str) -> bool:
-    """Return whether `what` was not logged in the last minute."""
+    """Return whether `what` was not logged in the last minute.
+
+    It avoids repeats while many shards are read from a node that is gone.
+    """
     now, before = time.monotonic(), _said.get(what, -_QUIET_S)
     if len(_said) > _MOST_SAID:
         _said.clear()
@@ -60,8 +57,6 @@ class Failed(Exception):  # noqa: N818 - one try failed; the error is raised whe
 
     Attributes:
         kind: The error to raise if no other try follows.
-        what: The fact, one sentence.
-        todo: The advice to the reader of the error.
         again: Whether another try can help.
         after_s: Seconds to wait, as the server requested.
         status: The HTTP status of the answer, if it was an error.
@@ -176,10 +171,7 @@ class Attempts:
         return Failed(ReadError, what, todo)
 
     def waited(self, seconds: float) -> None:
-        """Count `seconds` towards the deadline.
-
-        This is the fast form for the loop over blocks.
-        """
+        """Count `seconds` towards the deadline: fast, for the loop over blocks."""
         self._waited_s += seconds
 
     def left_s(self) -> float | None:
@@ -189,10 +181,7 @@ class Attempts:
         return self._retry.deadline + self._bytes / _MIB - self._waited_s
 
     def bound(self, timeout: float | None) -> float | None:
-        """Return `timeout`, or the rest of the deadline if that is less.
-
-        It is at least a moment.
-        """
+        """Return `timeout`, or the rest of the deadline, or at least a moment."""
         left = self.left_s()
         if left is None:
             return timeout
@@ -237,9 +226,7 @@ class Attempts:
     def failed(self, failed: Failed, offset: int | None = None) -> None:
         """Pause and return if another try should follow, else raise the error.
 
-        Args:
-            failed: The failure.
-            offset: The byte reached.
+        `offset` is the byte reached.
         """
         if self._cancel.cancelled:
             raise Cancelled
@@ -296,14 +283,7 @@ def series(
 ) -> Iterator[Attempts]:
     """Give an `Attempts` for several calls within one deadline.
 
-    Each call is repeated as the retry policy says.
-
-    Args:
-        retry: When to try again.
-        name: The requested object, for errors and the log.
-        url: The same.
-        cancel: Ends them.
-        host: The host of the request; it is logged if no answer comes for two seconds.
+    `name` and `url` are for errors and the log. `host` is logged if no answer comes for two seconds.
     """
     with cancel or Cancel() as cancel:
         attempts = Attempts(retry, cancel, name, url, host)

@@ -40,14 +40,7 @@ class NotAsAskedError(Exception):
 
 
 class Asked(NamedTuple):
-    """A requested range.
-
-    Attributes:
-        number: Which of all.
-        name: The name that its entry must have.
-        start: Its first byte.
-        length: How many bytes.
-    """
+    """A requested range; `name` must be that of its entry."""
 
     number: int
     name: str
@@ -58,13 +51,8 @@ class Asked(NamedTuple):
 def entries_of(body: WholeBody, asked: Iterable[Asked]) -> Iterator[tuple[int, bytes | None]]:
     """Yield number and bytes of each requested entry, in their order.
 
-    The bytes of an entry that the cluster lacks are None.
-
-    An entry is read only if its header has the requested name and size.
-
-    Args:
-        body: The archive.
-        asked: The requested ranges, in this order.
+    The bytes of an entry that the cluster lacks are None. An entry is read only if its header has the requested name
+    and size.
 
     Memory: one entry.
 
@@ -138,10 +126,7 @@ class _Archive:
         return data
 
     def rest(self) -> bytes:
-        """Return the bytes after the first block of the end.
-
-        They are read so that the connection can be used again.
-        """
+        """Return the bytes after the end: read, the connection can be used again."""
         return self._take(_REST)
 
 
@@ -228,19 +213,13 @@ def read_batch(
         wanted: The ranges, all of one `batch_group`. Empty ranges are not requested.
         options: Endpoint, token, retries.
         arrived: Called with the number of a range in `wanted` and its bytes, at once and in order; it must not wait.
-        cancel: Ends the call, from any thread. One serves one call at a time.
+        cancel: Ends the call with `Cancelled`, from any thread. One serves one call at a time.
         pace: Bounds the requests in flight.
 
     Returns:
         The missing ranges, and why. Request them in another way: by `read_range`, one by one.
 
     Memory: one range, plus the memory of `arrived`.
-
-    Raises:
-        UsageError: The ranges do not fit into one request.
-        NotFoundError: No such bucket.
-        Cancelled: `cancel` was called.
-        ConnectError, AuthError, StallError, ReadError: The rest could not be read.
     """
     places = [_place_of(url, options.endpoint) for url, _, _ in wanted]
     if not places:
@@ -314,10 +293,7 @@ def _place_of(url: str | Location, endpoint: str) -> Location:
 
 
 def _group(bucket: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the common bucket of a request, which it names once.
-
-    An entry with its own bucket cannot name a namespace.
-    """
+    """Return the bucket of a request: entries with theirs have no namespace."""
     _, _, namespace, _ = bucket
     return bucket if namespace else bucket[:2]
 
@@ -334,10 +310,7 @@ def _encoded(asked: Sequence[Asked], places: Sequence[Location], bucket: str) ->
 
 
 def _refusal(response: BaseHTTPResponse, url: str, options: StoreOptions, attempts: Attempts) -> BatchAnswer:
-    """Return the meaning of an error status for a batch request.
-
-    Raise the error that it means for any request.
-    """
+    """Return the meaning of an error status for a batch, or raise the error."""
     redirected = urlsplit(response.geturl() or url).path != urlsplit(url).path
     failed = refused(response, options, attempts)
     no_bucket = response.status == 404 and "bucket" in failed.what

@@ -53,13 +53,7 @@ _NODE = "look at the node that holds the object"
 
 
 class HTTPReader(Reader):
-    """Reader of one object or web file, for one thread at a time.
-
-    Attributes:
-        facts: The metadata of the object, more once the response has started.
-        verified: True after the whole body had the checksum stored; False after a body that was not
-            compared; None before the end.
-    """
+    """Reader of one object or web file, for one thread at a time."""
 
     def __init__(self, location: Location, options: StoreOptions, start: int, known: ObjectMetadata) -> None:
         self._derived = is_derived(location)
@@ -344,9 +338,6 @@ class ChunkedBody:
 
     `http.client` reads 8 KiB and the rest of a chunk one after the other, and copies the joined parts once more.
 
-    Args:
-        response: The response, with an unread body. Its connection can be used again when this came to the end.
-
     Memory: 512 KiB, of which the next body of the thread uses one half again; at most 512 KiB more for a request of
     that size.
     """
@@ -370,12 +361,7 @@ class ChunkedBody:
     def take(self, size: int, receive: Callable[[memoryview], int] | None = None) -> bytes:
         """Return the next `size` bytes; fewer only at the end of the body.
 
-        Args:
-            size: How many.
-            receive: Called in place of `received`, which it calls.
-
-        Raises:
-            HTTPException: The body broke off, or its frames break the standard.
+        `receive` is called in place of `received`, which it calls. A broken body or frame is an `HTTPException`.
         """
         self._receive = receive or self.received
         parts, came, put = self._parts, 0, 0
@@ -470,10 +456,7 @@ class ChunkedBody:
         self._end += count
 
     def received(self, view: memoryview) -> int:
-        """Fill `view` with received bytes; return their number.
-
-        Wait if there are none. 0 is the end of the connection.
-        """
+        """Fill `view` with at least a byte, and return the number; 0 is the end."""
         if self._source is self._response.fp:  # bytes that came with the head
             early: bytes = self._source.read1(len(view))
             self._source = self._source.raw
@@ -498,8 +481,7 @@ def _clear_frames(error: BaseException) -> None:
 class WholeBody:
     """Reader of a whole body within the stall timeout and the deadline.
 
-    Attributes:
-        size: Bytes received so far, of a chunked body with its frames.
+    `size` counts the bytes received so far, of a chunked body with its frames.
     """
 
     def __init__(self, response: BaseHTTPResponse, options: StoreOptions, attempts: Attempts) -> None:
@@ -522,11 +504,7 @@ class WholeBody:
         Cancel.current().set_timeout(self._stall_s)
 
     def take(self, size: int) -> bytes:
-        """Return the next `size` bytes; fewer if the body ends regularly.
-
-        Raises:
-            Failed: It broke off, or came too slowly.
-        """
+        """Return the next `size` bytes; fewer if the body ends regularly."""
         if size < 1:
             return b""
         attempts, chunked = self._attempts, self._chunked

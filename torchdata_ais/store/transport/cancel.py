@@ -95,10 +95,7 @@ class Cancel:
         return self.cancelled or self._interrupted
 
     def answered(self) -> bool:
-        """Return whether bytes can be read from the socket in use.
-
-        False if that is unknown.
-        """
+        """Return whether it is known that the socket in use has bytes to read."""
         sock = self._socket
         if sock is None or isinstance(sock, ssl.SSLSocket):  # TLS has its own messages
             return False

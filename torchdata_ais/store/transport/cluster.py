@@ -43,10 +43,7 @@ def resolve_options(
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options in the variables of the AIStore SDK.
-
-    The two CA variables of requests are read, too.
-    """
+    """Return the options in the SDK's variables, and in two CA variables."""
     values: dict[str, Any] = {
         "endpoint": env.get("AIS_ENDPOINT"),
         "token": env.get("AIS_AUTHN_TOKEN") or _path(env.get("AIS_AUTHN_TOKEN_FILE")),
@@ -133,12 +130,6 @@ An address is ``http://proxy:51080``. `StoreOptions` also have token, TLS, timeo
 def given_options(cluster: Cluster = None) -> StoreOptions | None:
     """Return the options of a cluster argument; None if it names none.
 
-    Args:
-        cluster: See `Cluster`.
-
-    Raises:
-        UsageError: The argument names no cluster.
-
     Example:
         >>> given_options("h:51080").endpoint, given_options()
         ('http://h:51080', None)
@@ -153,11 +144,7 @@ def given_options(cluster: Cluster = None) -> StoreOptions | None:
 def cluster_options(cluster: Cluster = None) -> StoreOptions:
     """Return the options of a cluster argument or of the environment.
 
-    Args:
-        cluster: See `Cluster`. An endpoint that it leaves open is that of the environment.
-
-    Raises:
-        UsageError: The argument names no cluster.
+    An endpoint that the argument leaves open is that of the environment.
     """
     given = given_options(cluster)
     if given is None:

@@ -14,9 +14,7 @@ from torchdata_ais.store.transport.cancel import Cancel
 
 _BUSY = (429, 503)
 _FIRST, _MOST = 4, 32
-_PAUSE_S = (
-    5.0  # without batches after the first that was answered wrongly, twice as long after each further one
-)
+_PAUSE_S = 5.0  # without batches after the first wrong answer, twice as long after each further one
 _LONGEST_S = 600.0
 _LOOK_S = 0.2  # interval at which waiting threads check for cancellation
 
@@ -100,13 +98,7 @@ class ConcurrencyLimit:
     def turn(self, cancel: Cancel | None = None, timeout: float | None = None) -> Iterator[None]:
         """Wait until one more request may run, and count it as running meanwhile.
 
-        Args:
-            cancel: Ends the wait.
-            timeout: Seconds to wait at most; None means no limit.
-
-        Raises:
-            Cancelled: `cancel` was called.
-            Failed: The time is over.
+        `Failed` after `timeout` seconds, `Cancelled` if `cancel` was called.
         """
         begun = self._begin(cancel, timeout)
         busy: Failed | None = None

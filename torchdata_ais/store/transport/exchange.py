@@ -53,9 +53,8 @@ _EXPIRED_TODO = Remedy(
     in_commands("set AIS_AUTHN_TOKEN_FILE to a file that is kept up to date"),
 )
 _DAMAGED = "ErrLmetaCorrupted"
-_SIZE_DIFFERS = re.compile(
-    r"errsize \(\d{1,20} != \d{1,20}\)"
-)  # of the metadata, and of the file on the disk
+# Of the metadata, and of the file on the disk.
+_SIZE_DIFFERS = re.compile(r"errsize \(\d{1,20} != \d{1,20}\)")
 _NO_TEXT = ("style", "script", "title")
 _LONGEST_WAIT_S = 86_400.0  # longer waits of a server are not meant
 
@@ -71,9 +70,7 @@ def send_once(
 ) -> BaseHTTPResponse:
     """Send one request and return its response, with any status.
 
-    Raises:
-        IdleLostError: It is to be sent again, which does not count.
-        Failed: There is none.
+    `IdleLostError` if it is to be sent again, which does not count; else `Failed` without a response.
     """
     host = urlsplit(url).netloc.rpartition("@")[2]
     try:
@@ -129,10 +126,7 @@ def _seconds(value: object) -> str:
 
 
 def drain(response: BaseHTTPResponse) -> None:
-    """Read a small rest, so that the connection can be used again.
-
-    A large or slow rest is given up.
-    """
+    """Read a rest, if it is small and fast, to use the connection again."""
     _read_small(response)
     if response.closed:
         response.release_conn()
@@ -155,10 +149,7 @@ def _read_small(response: BaseHTTPResponse) -> bytes:
 
 
 def _message_of(response: BaseHTTPResponse) -> tuple[str, bytes]:
-    """Return the server's message about its error, and the body.
-
-    It is in AIStore's JSON, its header, or the text.
-    """
+    """Return the server's message about its error, and the body."""
     data = _read_small(response)
     drain(response)
     headers = response.headers
@@ -167,10 +158,7 @@ def _message_of(response: BaseHTTPResponse) -> tuple[str, bytes]:
 
 
 def message_in(text: str) -> str:
-    """Return the message in AIStore's JSON, or `text` itself.
-
-    It becomes one line of bounded length.
-    """
+    """Return the message in AIStore's JSON, or `text`, as one bounded line."""
     with suppress(*UNREADABLE):
         fields = json.loads(text)
         text = str(fields.get("message") or text)

@@ -11,10 +11,7 @@ _INTERIM = 32  # answers before the answer: 100 Continue, 102 Processing, 103 Ea
 
 
 class _Head:
-    """Lines of a response's head.
-
-    An end before the empty line is an error.
-    """
+    """Lines of a response's head; an end before the empty line is an error."""
 
     def __init__(self, lines: Any) -> None:
         self._lines = lines
@@ -47,9 +44,8 @@ class StrictResponse(HTTPResponse):
         """Return the first final status; http.client accepts any but 100."""
         for _ in range(_INTERIM):
             status: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
-            if (
-                not 100 <= status[1] < 200 or status[1] == 101
-            ):  # 101 is not an answer to these requests: an error
+            # 101 is not an answer to these requests: an error.
+            if not 100 <= status[1] < 200 or status[1] == 101:
                 return status
             parse_headers(self.fp)
         raise HTTPException(f"more than {_INTERIM} interim answers, and no answer")
@@ -62,13 +58,7 @@ class StrictResponse(HTTPResponse):
         return data
 
     def read_once(self, size: int) -> bytes:
-        """Return the bytes of one read of the socket, at most `size`.
-
-        ``b""`` is the end of the body.
-
-        Raises:
-            RemoteDisconnected: Before the end.
-        """
+        """Return the bytes of one read of the socket; ``b""`` ends the body."""
         left: int = self.length  # type: ignore[assignment]
         if not left:
             return b""
@@ -79,13 +69,7 @@ class StrictResponse(HTTPResponse):
         return data
 
     def read_into(self, view: memoryview) -> int:
-        """Fill `view` from a body that is not chunked; return the size.
-
-        It is less than that of `view` only at the end of the body.
-
-        Raises:
-            HTTPException: It broke off before.
-        """
+        """Fill `view` from a body that is not chunked; return less at its end."""
         count = self.readinto(view)
         if count < len(view) and self.length:
             raise IncompleteRead(b"", self.length)
@@ -103,19 +87,13 @@ def strict_body(response: BaseHTTPResponse) -> StrictResponse:
 
 
 def let_go(response: BaseHTTPResponse) -> None:
-    """Release the connection of a response.
-
-    It returns to the pool if the body was read to its end, else it is closed.
-    """
+    """Release the connection: to the pool after a whole body, else closed."""
     if not response.closed:
         response.close()
     response.release_conn()
 
 
 def plain_body(response: BaseHTTPResponse) -> StrictResponse | None:
-    """Return the `strict_body` of a response with a plain body, else None.
-
-    A plain body has a known number of bytes, without coding.
-    """
+    """Return the `strict_body` if its number of bytes is known, else None."""
     plain = strict_body(response)
     return plain if not plain.chunked and plain.length and plain.fp is not None else None

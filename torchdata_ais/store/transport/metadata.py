@@ -44,10 +44,7 @@ class ObjectMetadata:
         return bool(self.version or self.checksum)
 
     def difference(self, other: ObjectMetadata) -> str:
-        """Return in words the difference of `other`, or ``""``.
-
-        Unknown values differ from nothing.
-        """
+        """Return the difference in words, or ""; unknown values have none."""
         if self.version and other.version and self.version != other.version:
             return f"version {self.version} became {other.version}"
         # Digests of different lengths are of different hashes: a cloud store uses another one than AIStore.
@@ -67,10 +64,7 @@ class ObjectMetadata:
 
 
 class ContentRange(NamedTuple):
-    """Byte range of an answer, from `first` to `last`, and the object's size.
-
-    The size is None if the answer lacks it.
-    """
+    """Byte range of an answer, from `first` to `last`, of `total` or None."""
 
     first: int
     last: int
@@ -89,8 +83,7 @@ def range_of(response: BaseHTTPResponse) -> ContentRange | None:
 def length_of(response: BaseHTTPResponse) -> int | None:
     """Return the ``Content-Length``; None if there is none.
 
-    Raises:
-        Failed: It is not a number. (Libraries take that for "until the connection closes".)
+    If it is not a number, which libraries take for "until the connection closes", it is `Failed`.
     """
     if response.headers.get("Transfer-Encoding", "").lower().find("chunked") >= 0:
         return None
@@ -148,10 +141,7 @@ class Hash(Protocol):
 
 @functools.cache
 def _crc32c_library() -> ModuleType | None:
-    """Return the library with the hardware instruction for CRC32C, or None.
-
-    None: it is missing, or would compute in Python.
-    """
+    """Return the library that computes CRC32C, unless it does in Python."""
     try:
         import google_crc32c
     except Exception:  # noqa: BLE001 - a broken installation raises anything
@@ -185,9 +175,7 @@ _reported: set[str] = set()  # kinds
 
 
 def hash_maker(checksum: str, kind: str = "") -> Callable[[], Hash] | None:
-    """Return a constructor of hashes of AIStore's kind `kind`.
-
-    Or of the kind whose digests look like `checksum`.
+    """Return a constructor of hashes of a kind, else of that of `checksum`.
 
     None if they cannot be computed here: crc32c without a library for it, and kinds that are not known.
     """

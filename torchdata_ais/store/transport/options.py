@@ -77,11 +77,7 @@ def basic(name: str, password: str) -> str:
 
 
 def clean_endpoint(endpoint: str) -> Endpoint:
-    """Return the address without its optional ending.
-
-    Raises:
-        UsageError: It is none.
-    """
+    """Return the address without its optional ending."""
     login = endpoint.login if isinstance(endpoint, Endpoint) else None
     endpoint = re.sub(r"(?<=[^:/])(/v1)?/*$", "", endpoint.strip())
     if not endpoint:
@@ -171,11 +167,7 @@ class TokenSource:
         self._value: str | None = None
 
     def value(self) -> str:
-        """Return the token.
-
-        Raises:
-            AuthError: There is none: the function failed, or the file cannot be read.
-        """
+        """Return the token; `AuthError` if the function or the file gives none."""
         if self._value is None:
             self._value = self._read()
         return self._value
@@ -331,10 +323,7 @@ class StoreOptions:
         return token.value() if isinstance(token, TokenSource) else token  # type: ignore[return-value]
 
     def renew(self, old: str | None) -> bool:
-        """Return whether there is another token than the refused `old`.
-
-        It comes from a function or a file.
-        """
+        """Return whether its source has another token than the refused `old`."""
         return old is not None and isinstance(self.token, TokenSource) and self.token.renewed(old)
 
     @property

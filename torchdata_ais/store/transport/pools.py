@@ -108,13 +108,7 @@ class _TLSPool(_Pool, HTTPSConnectionPool):
 
 
 def pool_for(url: str, options: StoreOptions) -> urllib3.PoolManager:
-    """Return the pool manager of this process for `url`.
-
-    It connects directly, or through the proxy that the environment names.
-
-    Raises:
-        UsageError: A certificate file is missing or is none.
-    """
+    """Return this process's pool manager for `url`, maybe one for a proxy."""
     parts = urlsplit(url)
     proxy = proxy_for(url)
     tls = (options.ca_cert, options.client_cert, options.skip_verify) if parts.scheme == "https" else None

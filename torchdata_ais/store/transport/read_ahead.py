@@ -68,10 +68,7 @@ class Share:
             budget.shares += 1
 
     def take(self, size: int) -> bool:
-        """Wait until `size` more bytes may be held.
-
-        Return False once the share is closed.
-        """
+        """Wait until `size` more bytes may be held; False once it is closed."""
         budget = self._budget
         with budget.changed:
             while not self._closed:
@@ -137,11 +134,6 @@ class Reader(ABC):
 
     The thread that reads ahead and the consumer may take turns in `blocks`; never both at once.
 
-    Args:
-        options: Where and how.
-        start: The first byte wanted.
-        known: The expected metadata of the object.
-
     Attributes:
         facts: The metadata of the object, more once it is open.
         verified: Whether the whole body was compared with a checksum; None before its end.
@@ -173,10 +165,7 @@ class Reader(ABC):
         """Release held resources even if `blocks` never started."""
 
     def check_overdue(self) -> None:  # noqa: B027 - local reads have no time limit
-        """End a step of `blocks` that takes too long.
-
-        Called by the thread that waits for it.
-        """
+        """End a step of `blocks` that takes too long, from a waiting thread."""
 
 
 _JOIN_S = 0.3  # close() waits this long for the thread; one that is connecting ends by its timeout
@@ -230,10 +219,7 @@ class Channel:
         self.reader.close()
 
     def _has_turn(self) -> bool:
-        """Wait until the thread may read and hold another block.
-
-        Return False at the end.
-        """
+        """Wait until the thread may read and hold a block; False at the end."""
         while True:
             with self._lock:
                 while not self._may_read():
@@ -270,10 +256,7 @@ class Channel:
             self._ready.notify_all()
 
     def _next_block(self) -> bytes | None:
-        """Take a block from the stream; None at its end or after an error.
-
-        The end is noted with the error.
-        """
+        """Take a block from the stream; None, with its end noted, if it has none."""
         error: Exception | None = None
         try:
             block = next(self._stream, None)
@@ -382,10 +365,7 @@ class Channel:
         return self._done and not self._blocks
 
     def cancel(self) -> None:
-        """Wake all waiting threads, without waiting for any.
-
-        The garbage collector calls it, too.
-        """
+        """Wake all waiting threads at once, also from the garbage collector."""
         if self.pid != os.getpid():
             return  # the thread, its socket and its locks are the parent's
         with self._lock:

@@ -52,9 +52,6 @@ def send(
         headers: Further headers.
         body: Gives the blocks of the body, once for each address that a redirect names.
         follow: Whether to follow redirects.
-
-    Raises:
-        Failed: No response. A response with an error status is returned.
     """
     token = options.bearer if with_token and options.endpoint else None
     response = _sent(method, url, options, attempts, with_token, headers, body, follow)
@@ -158,11 +155,7 @@ def send_message(
 
 
 def _joined(url: str, location: str) -> str:
-    """Return where `location` leads.
-
-    Raises:
-        Failed: To no web address.
-    """
+    """Return where `location` leads; `Failed` if to no web address."""
     try:
         target = urljoin(url, location)
         parts = urlsplit(target)

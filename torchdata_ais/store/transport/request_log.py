@@ -51,11 +51,7 @@ class RequestRecord(msgspec.Struct, array_like=True):
 
 
 class Journal:
-    """The requests of one process.
-
-    Attributes:
-        ended: How many have ended so far.
-    """
+    """The requests of one process; `ended` counts those that have ended."""
 
     def __init__(self) -> None:
         self.renew()
@@ -74,11 +70,7 @@ class Journal:
     def asking(self, name: str, url: str, start: int = 0, attempt: int = 1) -> Iterator[RequestRecord]:
         """Note a request that is sent in the context, and how it ends.
 
-        Args:
-            name: The object, without secrets.
-            url: The URL of the first request; ``file`` for a disk.
-            start: The first requested byte.
-            attempt: Which attempt it is.
+        `url` is that of the first request, ``file`` for a disk.
         """
         host = urlsplit(url).netloc.rpartition("@")[2] or url
         # As text that can be written everywhere: a file's name may hold bytes that are not UTF-8.
@@ -100,30 +92,21 @@ class Journal:
                     self.ended += 1
 
     def under_way(self) -> list[RequestRecord]:
-        """Return the requests that have not ended, the oldest first.
-
-        Their `took_s` is the time so far.
-        """
+        """Return requests under way, oldest first; `took_s` is the time so far."""
         with self._lock:
             found = list(self._under_way.values())
         now = time.monotonic()
         return [msgspec.structs.replace(record, took_s=now - begun) for record, begun in found]
 
     def since(self, ended: int) -> tuple[list[RequestRecord], int]:
-        """Return the requests that ended after the first `ended`.
-
-        Return also how many have ended by now. Old ones are not kept.
-        """
+        """Return kept requests that ended after the first `ended`, and the count."""
         with self._lock:
             new = min(self.ended - ended, len(self._last))
             return list(self._last)[len(self._last) - new :], self.ended
 
 
 def display_name(place: Location) -> str:
-    """Return the display name of an object.
-
-    It is the name in lists of shards, without secrets.
-    """
+    """Return the name of an object in lists of shards, without secrets."""
     return place.uri if place.kind == "object" else place.shown
 
 

@@ -19,9 +19,7 @@ from torchdata_ais.store.transport.options import StoreOptions, basic, login_in
 
 _log = logging.getLogger("torchdata_ais")
 _MAP_TIMEOUT_S = 10.0
-_MAP_AGE_S = (
-    10.0  # a host that is not on the map is looked up again after this time: the cluster may have grown
-)
+_MAP_AGE_S = 10.0  # then an unknown host is looked up again: the cluster may have grown
 _MAP_BYTES = 16 << 20
 
 _Origin = tuple[str, str, int]
