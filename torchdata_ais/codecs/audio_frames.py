@@ -39,7 +39,9 @@ def measure_flac(data: bytes, begin: int) -> Measure:
     total = int.from_bytes(data[info + 13 : info + 18], "big") & 0xFFFFFFFFF
     end = len(data) - 128 if data[-128:-125] == b"TAG" else len(data)
     if at >= end:
-        return _no_frames(data, total, end)
+        if total:
+            raise wrong(f"there is no frame of its {total} samples before its end at byte {end}")
+        return exactly(data, 0)
     place, sync = end, data[at : at + 2]
     while (place := data.rfind(sync, at, place)) >= 0:
         stop = _flac_frame_end(data[place : place + 16], fixed)
@@ -58,20 +60,10 @@ def measure_flac(data: bytes, begin: int) -> Measure:
     return exactly(bytes(filled), stop)
 
 
-def _no_frames(data: bytes, total: int, end: int) -> Measure:
-    if total:
-        raise wrong(f"there is no frame of its {total} samples before its end at byte {end}")
-    return exactly(data, 0)
-
-
 def _flac_frame_end(head: bytes, fixed: int) -> int | None:
-    """Return the number of the first sample after a frame, by its header.
+    """Return the number of the first sample after a frame; None if it is none.
 
-    None: this is not a header.
-
-    Args:
-        head: Its first 16 bytes.
-        fixed: The samples of a frame, if all frames but the last have the same.
+    `head` is its first 16 bytes, `fixed` the samples of a frame, if all frames but the last have the same.
     """
     more = 0 if len(head) < 5 or head[4] < 0x80 else 7 - (head[4] ^ 0xFF).bit_length()
     if len(head) < 6 or head[3] & 1 or not head[2] >> 4 or (head[4] >= 0x80 and not more):

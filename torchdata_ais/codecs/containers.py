@@ -13,12 +13,9 @@ from torchdata_ais.errors import DecodeError
 
 
 class Measure(NamedTuple):
-    """Bytes of a sound, and the frames that decoding must give.
+    """Bytes of a sound, and the least and most frames that decoding must give.
 
-    Attributes:
-        data: The file; if its length was not known when it was written, with the length.
-        least: Fewer frames are an error.
-        most: More frames are an error; None if the container does not have their number.
+    If the file lacked its length, `data` has it. `most` is None if the container does not have the number.
     """
 
     data: bytes
@@ -74,10 +71,7 @@ class _Layout(NamedTuple):
             at = self.after(data, chunk)
 
     def after(self, data: bytes, chunk: _Chunk) -> int:
-        """Return where the next chunk begins.
-
-        Some writers leave the padding out.
-        """
+        """Return where the next chunk begins: some writers leave out the padding."""
         padded = chunk.end + -chunk.size % self.align
         return chunk.end if padded != chunk.end and _is_name(data[chunk.end : chunk.end + 4]) else padded
 
@@ -90,11 +84,7 @@ class _Layout(NamedTuple):
         return len(data) - at <= self.align
 
     def content(self, data: bytes, at: int, wanted: bytes) -> tuple[_Chunk, dict[bytes, _Chunk]]:
-        """Return the chunk with the samples, and those before it.
-
-        Raises:
-            DecodeError: One before it is cut, or it is not there.
-        """
+        """Return the chunk with the samples, and those before it, all whole."""
         before: dict[bytes, _Chunk] = {}
         for chunk in self.chunks(data, at):
             name = chunk.name[:4]
@@ -136,10 +126,7 @@ _UNKNOWN_TO_SOX = range(0x7FFFF000, 0x80000000)
 
 
 def measure_wave(data: bytes) -> Measure:
-    """Return the measure of a WAV or RF64 file.
-
-    One that was written into a pipe gets its length.
-    """
+    """Return the measure of a WAV or RF64 file, also of one from a pipe."""
     chunk, before = _RIFF.content(data, 12, b"data")
     there = len(data) - chunk.begin
     long_sizes = before.get(b"ds64")
@@ -181,13 +168,9 @@ def _with_length(data: bytes, chunk: _Chunk, block: int) -> Measure:
 
 
 def _check_last_frame(end: int, rest: int, block: int, *, has_padding: bool = False) -> None:
-    """Raise `DecodeError` if a sound ends inside a frame.
+    """Raise `DecodeError` if a sound ends inside a frame of `block` bytes.
 
-    Args:
-        end: Where it ends.
-        rest: Bytes after its last whole frame.
-        block: Bytes of a frame.
-        has_padding: Whether the format is filled up to an even number of bytes.
+    `rest` is what follows its last whole frame. With `has_padding` the format is filled up to an even number of bytes.
     """
     if rest > (1 if has_padding and end % 2 == 0 else 0):
         raise cut("last frame", end - rest, rest, block)
@@ -372,10 +355,7 @@ def check_matroska(data: bytes) -> None:
 
 
 def _vint(data: bytes, at: int, *, keep_marker: bool) -> tuple[int | None, int]:
-    """Return a number of variable length, and where it ends.
-
-    None: all its bits are set, which is an unknown length.
-    """
+    """Return a number of variable length, or None for all bits, and its end."""
     first = data[at] if at < len(data) else 0x80
     count = 9 - first.bit_length() if first else 9
     value = int.from_bytes(data[at : at + count], "big")

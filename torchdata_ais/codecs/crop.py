@@ -18,10 +18,7 @@ from torchdata_ais.errors import UsageError
 
 
 class Part(NamedTuple):
-    """A rectangle of a picture, in pixels.
-
-    That of a `CenterCrop` may reach beyond it.
-    """
+    """A rectangle in a picture, in pixels; a `CenterCrop` may exceed it."""
 
     top: int
     left: int
@@ -45,10 +42,7 @@ class Frame(NamedTuple):
     mirrored: bool = False
 
     def resized_cut(self, image: Image.Image, scale: int) -> Image.Image:
-        """Return the cut of the whole picture, resized by Pillow.
-
-        The picture is `scale` times smaller than it was.
-        """
+        """Return the cut of the picture, `scale` times smaller, resized by Pillow."""
         if self.cut is None:
             inner, box = image, None
         else:
@@ -79,10 +73,7 @@ def shrinking(height: int, width: int, frame: Frame) -> int:
 
 @dataclass(frozen=True)
 class Resized:
-    """The whole picture, resized or as it is.
-
-    It gets exactly `size`, or `shorter` as its shorter side.
-    """
+    """The whole picture: of `size`, with a `shorter` side, or as it is."""
 
     size: Size | None
     shorter: int | None

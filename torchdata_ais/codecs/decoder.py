@@ -12,6 +12,7 @@ from multiprocessing import current_process
 from typing import Any, Literal, cast
 
 from torchdata_ais._util.arguments import check_function, check_number, check_text, checked
+from torchdata_ais._util.versions import require
 from torchdata_ais.codecs.crop import Crop, crop_of
 from torchdata_ais.codecs.handlers import (
     FIELD_KINDS,
@@ -33,7 +34,7 @@ from torchdata_ais.codecs.image import (
     imagehandler,
     seed_of_torch,
 )
-from torchdata_ais.codecs.media import require_audio, require_video, torch_audio, torch_video
+from torchdata_ais.codecs.media import torch_audio, torch_video
 from torchdata_ais.codecs.resize import MAX_PIXELS, Size, checked_size
 from torchdata_ais.codecs.table import FieldTable
 from torchdata_ais.errors import NEVER_SKIPPED, AISError, DecodeError, DecodeUsageError, UsageError
@@ -179,7 +180,9 @@ class Decoder:
         )
         self._of_field: dict[str, tuple[Handler, ...]] = {}
         self.only = _names(only)
-        self._only = None if self.only is None else _with_and_without_dots(self.only)
+        self._only = (
+            None if self.only is None else frozenset([*self.only, *(name.lstrip(".") for name in self.only)])
+        )
         self._unmatched = {
             spec: handler for spec, handler in zip(specs, filled, strict=False) if isinstance(spec, str)
         }
@@ -262,10 +265,7 @@ class Decoder:
                 )  # fmt: skip
 
     def _compare_only(self, sample: dict[str, Any], names: list[str]) -> None:
-        """Log if the names of `only` seem wrong for the first sample.
-
-        It has none of the fields, or one with a shorter name.
-        """
+        """Log if the first sample has none of `only`, or one with a shorter name."""
         missing = [name for name in names if name not in sample and name.lstrip(".") not in sample]
         others = [field for field in sample if not field.startswith("__") and field not in names]
         alike = {_ending(name) for name in missing} & {_ending(field) for field in others}
@@ -398,9 +398,9 @@ def _handler(spec: str | Handler) -> Handler:
         )
     check_function(spec, 2, "decode()")
     if spec is torch_audio:
-        require_audio()
+        require("soundfile", "decoding audio")
     if spec is torch_video:
-        require_video()
+        require("av", "decoding video")
     return spec
 
 
@@ -442,10 +442,6 @@ def _names(only: Iterable[str] | str | None) -> list[str] | None:
     exact = only.split() if isinstance(only, str) else list(only) if isinstance(only, Iterable) else [only]
     check_text(exact, "decode(only=)")
     return exact
-
-
-def _with_and_without_dots(names: list[str]) -> frozenset[str]:
-    return frozenset(names) | frozenset(name.lstrip(".") for name in names)
 
 
 def _ending(field: str) -> str:

@@ -24,10 +24,7 @@ from torchdata_ais.errors import NEVER_SKIPPED, AISError, EncodeError, EncodeUsa
 
 
 class Format(NamedTuple):
-    """A file format of Pillow, and the modes that it stores without loss.
-
-    Loss is that of channels or depth.
-    """
+    """A format of Pillow, and the modes whose channels and depth it keeps."""
 
     name: str
     modes: tuple[str, ...]
@@ -56,13 +53,11 @@ _SLACK = 0.001
 
 
 def encode_image(value: object, extension: str, quality: int = 100) -> bytes:
-    """Encode an image in the format of `extension`.
+    """Encode an image in the format of `extension`, one of `FORMATS`.
 
-    Args:
-        value: A PIL image; an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4); a tensor (H, W) or (C, H, W).
-            uint8 0..255, bool, floats 0..1 (rounded to the nearest of 256 levels), uint16 in (H, W).
-        extension: One of `FORMATS`.
-        quality: For JPEG and WebP, 1 to 100; a WebP of 100 is lossless.
+    It is a PIL image, an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or a tensor (H, W) or (C, H, W). Numbers are
+    uint8 0..255, bool, floats 0..1 (rounded to the nearest of 256 levels), or uint16 in (H, W). A WebP of quality 100
+    is lossless.
 
     Raises:
         TypeError: The value is not an image.
@@ -176,9 +171,7 @@ class FieldEncoder:
     def encode_field(self, field: str, value: object) -> bytes:
         """Return the bytes of one field.
 
-        Raises:
-            ValueError: The value cannot be encoded in the format of the field's name.
-            TypeError: Likewise.
+        Raises `ValueError` or `TypeError` if the format of the field's name cannot hold the value.
         """
         zipped = not self.bytes_only and field.lower().endswith(".gz")
         name = field[:-3] if zipped else field
@@ -289,10 +282,7 @@ def _integer(value: Any, _: FieldEncoder) -> bytes:
 
 
 def _plain(value: Any) -> object:
-    """Turn numpy scalars, arrays and tensors into Python numbers and lists.
-
-    These are for JSON and MessagePack.
-    """
+    """Turn numpy scalars, arrays and tensors into Python numbers and lists."""
     if isinstance(value, (np.generic, np.ndarray)) or hasattr(value, "detach"):
         return value.tolist()
     raise TypeError(f"a value of type {type(value).__name__} cannot be stored")

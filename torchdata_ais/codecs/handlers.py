@@ -61,10 +61,7 @@ class Decoded:
 
 
 def extension(name: str) -> str:
-    """Return the last component of a field's name in lower case.
-
-    It is ``"png"`` of ``".seg.PNG"``.
-    """
+    """Return the last component of a name in lower case."""
     return name.rpartition(".")[2].lower()
 
 
@@ -98,10 +95,7 @@ def ends_with(name: str, fields: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class ExtensionHandler:
-    """Handler that calls a function of the bytes for certain fields.
-
-    See `handle_extension`.
-    """
+    """Handler that calls a function of the bytes; see `handle_extension`."""
 
     fields: tuple[str, ...]
     function: Callable[[bytes], object]

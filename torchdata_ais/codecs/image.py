@@ -108,12 +108,9 @@ class ImageHandler:
         return self.decode(data, seed, place) if self._claims(name, data) else None
 
     def decode(self, data: bytes, seed: int | None = None, place: Place = nowhere) -> Any:
-        """Decode one image.
+        """Decode one image; a uint8 tensor gets the memory of `place`.
 
-        Args:
-            data: The file.
-            seed: The seed of a random crop; None: torch's own generator.
-            place: The memory for a uint8 tensor.
+        Without `seed`, torch's own generator draws the seed of a random crop.
         """
         container, numbers, mode = IMAGE_SPECS[self.spec]
         most = MAX_PIXELS if self.max_pixels is None else self.max_pixels
@@ -144,10 +141,7 @@ class ImageHandler:
         return self.crop is not None and self.crop.is_random
 
     def _framing(self, seed: int | None) -> Callable[[int, int], Frame]:
-        """Return a function from a picture's height and width to its frame.
-
-        Each call of it has the same result.
-        """
+        """Return a function from (height, width) to a frame, equal in each call."""
         crop = self.crop
         if crop is None:
             return Resized(self.size, self.shorter).frame
@@ -261,10 +255,7 @@ def check_one_size(size: object, shorter: object, crop: object) -> None:
 
 
 def seed_of_torch() -> int:
-    """Return a seed drawn from torch's generator.
-
-    Loaders seed it in each worker.
-    """
+    """Return a seed from torch's generator, which loaders seed in each worker."""
     import torch
 
     return int(torch.empty((), dtype=torch.int64).random_())
@@ -277,10 +268,7 @@ def check_sixteen_bit(choice: str | None) -> None:
 
 
 def _pixels(data: bytes, mode: str, options: pillow.Options) -> tuple[NDArray[np.uint8], Frame, int]:
-    """Decode to (H, W) or (H, W, C) pixels and their final size.
-
-    They are still to be resized to it.
-    """
+    """Decode to (H, W) or (H, W, C) pixels, and the frame still to be applied."""
     if mode == "RGB" and not (options.exif and (b"Exif\0\0" in data or b"Orientation" in data)):
         fast = jpeg.decode_rgb(data, options.frame_of, options.max_pixels)
         if fast is not None:

@@ -33,10 +33,8 @@ def decode_rgb(
 ) -> tuple[NDArray[np.uint8], Frame, int] | None:
     """Decode to (H, W, 3) pixels, their frame, and their shrink factor.
 
-    None leaves it to Pillow. `frame_of` is called with height and width, before anything is decoded.
-
-    Raises:
-        DecodeError: More than `max_pixels`, as stored or as requested.
+    None leaves it to Pillow. `frame_of` is called with height and width, before anything is decoded. More than
+    `max_pixels`, as stored or as requested, are a `DecodeError`.
     """
     simplejpeg = _simplejpeg()
     if simplejpeg is None or data[:3] != b"\xff\xd8\xff":

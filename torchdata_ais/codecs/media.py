@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 AUDIO_EXTENSIONS = frozenset(FIELD_KINDS["audio"])
 
 
-def require_audio() -> None:
-    """Raise `MissingLibraryError` if audio cannot be decoded here."""
-    require("soundfile", "decoding audio")
-
-
 def torch_audio(name: str, data: bytes) -> tuple[torch.Tensor, int] | None:
     """Decode an audio field to (samples, frames per second).
 
@@ -128,10 +123,7 @@ _MEASURES: dict[bytes, Callable[[bytes], Measure]] = {
 
 
 def check_video(data: bytes) -> None:
-    """Raise `DecodeError` if a video is cut.
-
-    Seen in MP4 and QuickTime, Matroska and WebM, AVI and Ogg.
-    """
+    """Raise `DecodeError` if a video is cut, as its container shows."""
     if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
         containers.check_boxes(data)
     elif data.startswith(b"\x1a\x45\xdf\xa3"):
@@ -143,11 +135,6 @@ def check_video(data: bytes) -> None:
 
 
 VIDEO_EXTENSIONS = frozenset(FIELD_KINDS["video"])
-
-
-def require_video() -> None:
-    """Raise `MissingLibraryError` if video cannot be decoded here."""
-    require("av", "decoding video")
 
 
 def torch_video(
@@ -222,13 +209,8 @@ def _between(
 ) -> Iterator[tuple[float, Any]]:
     """Yield the frames that are shown in a part, with their time.
 
-    Args:
-        av: The library.
-        container: The file, at its beginning.
-        open_file: Opens it again.
-        kind: ``"video"`` or ``"audio"``.
-        begin: In seconds from the beginning of the file. A frame of sound may begin before it.
-        end: In seconds.
+    `begin` and `end` are seconds from the beginning of the file. A frame of sound may begin before `begin`. `open_file`
+    opens the file again.
     """
     frames = _timed(av, container, kind, begin if kind == "video" else 0)
     first = next(frames, None)

@@ -38,8 +38,7 @@ _SPREAD = {"L;2": 85, "L;4": 17}
 class Options(NamedTuple):
     """Options of decoding; see `torchdata_ais.Decoder`.
 
-    Attributes:
-        frame_of: The frame of a picture of (height, width), after its orientation.
+    `frame_of` gives the frame of a picture of (height, width), after its orientation.
     """
 
     frame_of: Callable[[int, int], Frame]
@@ -51,12 +50,9 @@ class Options(NamedTuple):
 def load(data: bytes, mode: str, options: Options, *, resize: bool) -> tuple[Image.Image, Frame, int]:
     """Decode to a PIL image in `mode`.
 
-    Returns:
-        The image, its remaining frame, and the factor by which the JPEG decoder has shrunk it, if that is exact
-        enough. With `resize` it is cut and resized.
-
-    Raises:
-        DecodeError: Not an image, or one of too many pixels, as stored or as requested.
+    Returns the image, its remaining frame, and the factor by which the JPEG decoder has shrunk it, if that is exact
+    enough. With `resize` it is cut and resized. No image, and too many pixels, as stored or as requested, are a
+    `DecodeError`.
     """
     image, orientation, frame = _opened(data, options)
     frame, scale = _drafted(image, orientation, frame)
@@ -116,15 +112,10 @@ def _drafted(image: Any, orientation: int, frame: Frame) -> tuple[Frame, int]:
 
 
 def load_mask(data: bytes, options: Options) -> tuple[NDArray[Any], Frame]:
-    """Decode to the (H, W) numbers that are stored, without conversion.
+    """Decode to the stored (H, W) numbers, and their remaining frame.
 
-    They are palette indexes or 16-bit values, for example.
-
-    Returns:
-        uint8, uint16, int32 or float32 values, and their remaining frame.
-
-    Raises:
-        DecodeError: The image has several values a pixel, or there are too many pixels.
+    They are palette indexes or 16-bit values, for example, as uint8, uint16, int32 or float32. Several values a pixel,
+    and too many pixels, are a `DecodeError`.
     """
     image, orientation, frame = _opened(data, options)
     raw = image.tile[0].args if image.tile else None
@@ -163,10 +154,7 @@ def _is_turned(image: Any) -> bool:
 
 
 def _orientation(image: Any) -> int:
-    """Return the EXIF orientation, 1 to 8; 1 for anything else.
-
-    Text and damaged EXIF count as 1.
-    """
+    """Return the EXIF orientation, 1 to 8; 1 for text and damaged EXIF."""
     try:
         value = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # noqa: BLE001 - Pillow's parser raises any exception; the picture may be sound
@@ -182,10 +170,7 @@ def _turned(image: Any, orientation: int) -> Any:
 def open_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Any:
     """Open an image without decoding it, within `max_pixels`.
 
-    The images inside of it must be within them, too.
-
-    Raises:
-        DecodeError: Too many pixels, or no image.
+    The images inside of it must be within them, too. Too many pixels, and no image, are a `DecodeError`.
     """
     for size in _inner_sizes(data):  # before Pillow looks: it decodes icons when they are opened
         check_pixels(size, size, max_pixels)
@@ -207,10 +192,7 @@ def open_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Any:
 
 
 def _inner_sizes(data: bytes) -> Iterator[Size]:
-    """Yield (height, width) of the pictures inside of an icon.
-
-    The icon's own header does not count.
-    """
+    """Yield (height, width) of the pictures inside of an icon."""
     if data[:4] == b"\0\0\1\0":  # ICO
         for at in range(6, min(6 + 16 * int.from_bytes(data[4:6], "little"), len(data) - 15), 16):
             start = int.from_bytes(data[at + 12 : at + 16], "little")
@@ -235,10 +217,7 @@ def _png_size(head: bytes) -> Size | None:
 
 
 def _dib_size(head: bytes) -> Size:
-    """Return the size of a bitmap in an icon.
-
-    The stored height is double: picture and mask.
-    """
+    """Return the size of a bitmap in an icon, which states twice its height."""
     if head[0] == 12:
         width, height = struct.unpack_from("<HH", head, 4)
     else:
@@ -258,10 +237,7 @@ def _jpeg_2000_size(head: bytes) -> Size | None:
 
 
 def _identified(data: bytes) -> Any:
-    """Open without decoding, common formats first.
-
-    Only if none of them fits, all of Pillow's plug-ins are loaded.
-    """
+    """Open without decoding: common formats first, then all plug-ins."""
     with contextlib.suppress(UnidentifiedImageError):
         return Image.open(io.BytesIO(data), formats=_COMMON)
     with contextlib.suppress(UnidentifiedImageError):

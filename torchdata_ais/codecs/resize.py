@@ -38,11 +38,7 @@ Above it Pillow warns of bombs.
 
 
 def checked_size(size: int | Size | None, shorter: int | None) -> Size | None:
-    """Return `size` as (height, width), checked together with `shorter`.
-
-    Raises:
-        UsageError: Both are given, or one is not made of whole numbers of at least 1.
-    """
+    """Return `size` as (height, width), checked together with `shorter`."""
     if size is not None and shorter is not None:
         raise UsageError.at(
             f"size={size!r} and shorter={shorter!r} are both given",
@@ -169,38 +165,24 @@ def resize() -> Callable[[torch.Tensor, Size, torch.Tensor], object]:
 def framed_pixels(pixels: NDArray[np.uint8], frame: Frame, scale: int) -> NDArray[np.uint8]:
     """Cut, resize and mirror (H, W) or (H, W, 3) pixels by `frame`.
 
-    The array may be a view.
-
-    Args:
-        pixels: The whole picture, `scale` times smaller than it is stored.
-        frame: The transformation; its parts count in pixels as stored.
-        scale: By how much the decoder has shrunk it.
+    They are `scale` times smaller than they are stored; the parts of `frame` count in pixels as stored. The array may
+    be a view.
     """
-    small = _cut_and_resized(pixels, frame, scale)
+    if frame.cut is None:
+        small = resize_pixels(pixels, frame.size)
+    elif scale == 1:
+        top, left, height, width = frame.cut
+        small = resize_pixels(pixels[top : top + height, left : left + width], frame.size)
+    else:
+        # Its edges lie between pixels that were shrunk: Pillow resizes such a part, torch cannot.
+        small = np.array(frame.resized_cut(Image.fromarray(pixels), scale))
     if frame.window is not None:
         small = window_of(small, frame.window)
     return small[:, ::-1] if frame.mirrored else small
 
 
-def _cut_and_resized(pixels: NDArray[np.uint8], frame: Frame, scale: int) -> NDArray[np.uint8]:
-    if frame.cut is None:
-        return resize_pixels(pixels, frame.size)
-    if scale == 1:
-        top, left, height, width = frame.cut
-        return resize_pixels(pixels[top : top + height, left : left + width], frame.size)
-    # Its edges lie between pixels that were shrunk: Pillow resizes such a part, torch cannot.
-    return np.array(frame.resized_cut(Image.fromarray(pixels), scale))
-
-
 def planes_of(pixels: NDArray[np.uint8], place: Place) -> torch.Tensor:
-    """Return (H, W) or (H, W, C) pixels as a contiguous tensor of planes.
-
-    Its shape is (H, W) or (C, H, W).
-
-    Args:
-        pixels: In any order of memory.
-        place: Where they are put.
-    """
+    """Return (H, W) or (H, W, C) pixels as contiguous planes, best in `place`."""
     import torch
 
     planes = pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
@@ -224,10 +206,7 @@ def window_of(pixels: NDArray[Any], part: Part) -> NDArray[Any]:
 
 
 def framed_nearest(values: NDArray[Any], frame: Frame) -> NDArray[Any]:
-    """Cut, resize and mirror (H, W) values by taking the nearest one.
-
-    Values may have any type.
-    """
+    """Cut, resize and mirror (H, W) values of any type, by the nearest one."""
     if frame.cut is not None:
         top, left, height, width = frame.cut
         values = values[top : top + height, left : left + width]
@@ -238,10 +217,7 @@ def framed_nearest(values: NDArray[Any], frame: Frame) -> NDArray[Any]:
 
 
 def resize_nearest(values: NDArray[Any], target: Size) -> NDArray[Any]:
-    """Resize (H, W) values of any type by taking the nearest one.
-
-    It is for masks, whose values are labels.
-    """
+    """Resize (H, W) values, such as labels of a mask, by the nearest one."""
     height, width = values.shape
     if (height, width) == target:
         return values

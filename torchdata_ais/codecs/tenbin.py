@@ -50,8 +50,7 @@ def dumps(arrays: Sequence[NDArray[np.generic]]) -> bytes:
 def loads(data: bytes) -> list[NDArray[np.generic]]:
     """Decode the list of arrays. They are writable and own their memory.
 
-    Raises:
-        DecodeError: The bytes are cut off or are something else.
+    It is a `DecodeError` if the bytes are cut off or are something else.
     """
     chunks = list(_chunks(data))
     if len(chunks) % 2:

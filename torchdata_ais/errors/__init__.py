@@ -58,7 +58,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchdata_ais.errors.redaction import RedactingFilter, clean, redact, shortened
-from torchdata_ais.errors.text import Remedy, Sentences, Way, composed, sentence_case, short_name, taken_apart
+from torchdata_ais.errors.text import Remedy, Sentences, composed, sentence_case, short_name, taken_apart
 
 if TYPE_CHECKING:  # 0.02 s to import
     from typing_extensions import Self
@@ -141,7 +141,8 @@ class AISError(Exception):
         """
         if not self.todo:
             return self._renewed(f"{self.what}; {note}", "", self.place)
-        return self._renewed(self.what, Remedy(*Remedy.of(self.todo).ways, *_noted_ways(note)), self.place)
+        noted_ways = [way._replace(text=f"; {way.text}") for way in Remedy.of(note).ways]
+        return self._renewed(self.what, Remedy(*Remedy.of(self.todo).ways, *noted_ways), self.place)
 
     def placed(self, place: Mapping[str, object]) -> Self:
         """Return the same error in another `place`; the cause is kept.
@@ -201,10 +202,7 @@ class AISError(Exception):
 
 
 def _shown_value(value: Any) -> Any:
-    """Return plain values as users may see them.
-
-    Names and texts lose secrets, and have a bounded length.
-    """
+    """Return plain values without secrets, and of a bounded length."""
     if isinstance(value, str):
         return shortened(value)
     if isinstance(value, dict):
@@ -218,10 +216,6 @@ def _shown(todo: str) -> str:
         return sentence_case(clean(todo))
     first, *others = [way._replace(text=clean(way.text)) for way in todo.ways]
     return Remedy(first._replace(text=sentence_case(first.text)), *others)
-
-
-def _noted_ways(note: str) -> list[Way]:
-    return [way._replace(text=f"; {way.text}") for way in Remedy.of(note).ways]
 
 
 def _revived(kind: type[_E], args: tuple[object, ...], attributes: dict[str, Any]) -> _E:

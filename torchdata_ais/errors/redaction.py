@@ -55,10 +55,7 @@ def hide(secret: str | None) -> None:
 
 
 def _is_word(secret: str) -> bool:
-    """Return whether a secret is hidden only as a whole word.
-
-    It may be a part of other words.
-    """
+    """Return whether a secret is hidden only as a whole word, no part of one."""
     if len(secret) < _LONG:
         return len(secret) >= SHORT and any(c.isdigit() for c in secret)  # "test" occurs for other reasons
     return secret.isalpha() and secret.islower()
@@ -119,11 +116,6 @@ def _base64(secret: str) -> Iterator[str]:
             form = text[(8 * before + 5) // 6 : 8 * (before + len(raw)) // 6]
             if len(form) >= _LONG:
                 yield form
-
-
-def longest_form() -> int:
-    """Return the characters of the longest form of a known secret."""
-    return _longest_form
 
 
 def without_known(text: str) -> str:
@@ -226,10 +218,7 @@ _PLAIN = (str, bytes, int, float, list, type(None))  # lists are notes
 
 
 def clean(text: str) -> str:
-    """Return `text` without secrets, shortened and printable.
-
-    Control characters are spelled out.
-    """
+    """Return `text` for people: printable, shortened, and without secrets."""
     return printable(shortened(text))
 
 
@@ -244,7 +233,7 @@ def shortened(text: str) -> str:
     """
     if len(text) <= LONGEST + _SUFFIX:  # already shortened texts, too
         return redact_text(text)
-    overlap = max(_OVERLAP, longest_form())
+    overlap = max(_OVERLAP, _longest_form)
     shown = redact_text(text[: LONGEST + overlap])
     if len(text) > LONGEST + overlap:
         shown = shown[:-overlap]  # a secret that is cut off is not recognised
@@ -352,10 +341,7 @@ def without_words(words: Sequence[str], text: str) -> str:
 
 
 def _announces_secret(word: str) -> bool:
-    """Return whether the argument after `word` may be a secret.
-
-    In ``name=value`` the value decides.
-    """
+    """Return whether the argument after `word` may be a secret."""
     if not word or word.startswith("--no-") or _is_source(word):
         return False
     last = _NAME_END.split(word[-_LONGEST_WORD:])[-1]
@@ -476,17 +462,16 @@ def _redacted_run(run: str, level: int) -> str:
 
 
 def _redacted_parameters(run: str, level: int) -> str:
-    """Redact values of ``name=value`` after ``? & # ;``.
-
-    In the path, values with an unmistakable name are redacted.
-    """
+    """Redact values of ``name=value`` in query, fragment and (surest) path."""
     first, *rest = _CUT.split(run)
     if "=" in first:
         if rest and rest[0] == "&" and "/" not in first:
             rest = ["", first, *rest]  # a query without its URL
             first = ""
         else:
-            first = _PATH_PAIR.sub(_redacted_pair, first)
+            first = _PATH_PAIR.sub(
+                lambda pair: f"{pair[1]}={MASK}" if _PLAIN_NAME.match(pair[1]) else pair[0], first
+            )
     parts = [first]
     is_url = "//" in first or first.startswith("/")
     hidden = False
@@ -499,10 +484,6 @@ def _redacted_parameters(run: str, level: int) -> str:
             part = MASK  # noqa: PLW2901 - the rest of a value with a # in it, or a query that is nothing but a token
         parts += [mark, part]
     return "".join(parts)
-
-
-def _redacted_pair(found: re.Match[str]) -> str:
-    return f"{found[1]}={MASK}" if _PLAIN_NAME.match(found[1]) else found[0]
 
 
 def _is_secret(name: str, value: str, level: int = 0) -> bool:

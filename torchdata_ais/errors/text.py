@@ -21,11 +21,7 @@ _TODO = re.compile(r"\. (?=[A-Z])")
 class Parts(NamedTuple):
     """An error as read from its text.
 
-    Attributes:
-        what: The first sentence.
-        todo: The second, or ``""``.
-        place: The contents of the ``[at]`` line, and ``in``: the process that sent the text.
-        notes: Notes of the exception, as the process that sent the text shows them.
+    `place` is that of the ``[at]`` line, with the process that sent the text as ``in``; `notes` are those it showed.
     """
 
     what: str
@@ -35,12 +31,7 @@ class Parts(NamedTuple):
 
 
 class Way(NamedTuple):
-    """One way out.
-
-    Attributes:
-        text: The clause. One that begins with a sign joins as it is, others by ", or".
-        programs, commands: Whether it can be taken in a program, and at a command line.
-    """
+    """One way out: a clause; one that begins with a sign is joined as it is."""
 
     text: str
     programs: bool = True

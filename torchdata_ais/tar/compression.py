@@ -26,13 +26,10 @@ ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
 
 def load_zstd() -> Any:
-    """Return the module `ZSTD`.
+    """Return the module `ZSTD`, or raise `MissingLibraryError`.
 
     Its decompressor takes one frame, returns at most the requested number of bytes, and refuses windows above 128
     MiB. It detects a frame that was cut.
-
-    Raises:
-        MissingLibraryError: It is not installed.
     """
     try:
         return importlib.import_module(ZSTD)
@@ -49,9 +46,7 @@ DEFAULT_MAX_RATIO = 1000.0
 gzip reaches slightly more (1030) on zeros alone.
 """
 
-_FREE_BYTES = (
-    8 << 20
-)  # output that does not count for the ratio: a small shard of blank masks is not an attack
+_FREE_BYTES = 8 << 20  # do not count for the ratio: a small shard of blank masks is not an attack
 _FEED_BYTES = 128 << 10
 _FIRST_FEED_BYTES = 1 << 10
 _CHUNK_BYTES = 1 << 20

@@ -93,11 +93,7 @@ _PLAIN = (
 
 
 class Faults:
-    """A maker of errors about one archive.
-
-    Args:
-        url: The name of the archive, if it has one.
-    """
+    """A maker of errors about one archive."""
 
     def __init__(self, url: str) -> None:
         self._url = url or None
@@ -127,10 +123,7 @@ class Faults:
         return BadHeaderError.at(what, todo=_PLAIN, url=self._url, member=member, offset=offset)
 
     def too_long(self, what: str, limit: int, offset: int, member: str) -> BadHeaderError:
-        """An extension header, or a name in it, exceeds any real length.
-
-        `member` is the beginning of the name.
-        """
+        """An extension header, or a name that begins with `member`, is too long."""
         return BadHeaderError.at(
             f"{what}, more than {limit}, at byte {offset}",
             todo="write the shard again with shorter names, and without large attributes (tar: no --xattrs)",
@@ -138,13 +131,6 @@ class Faults:
             member=member,
             offset=offset,
         )
-
-    def lone_zeros(self, offset: int) -> BadHeaderError:
-        """One block of zeros, where an end marker has two.
-
-        Most likely a header was overwritten with zeros.
-        """
-        return self.bad_header("one block of zeros stands alone before more data", offset)
 
     def after_the_end(self, offset: int, why: str = "") -> TrailingDataError:
         """Neither zeros nor another archive follow the end marker."""

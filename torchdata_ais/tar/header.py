@@ -19,10 +19,7 @@ _RECORD = re.compile(rb"([1-9][0-9]{0,9}) ([^=]+)=")
 
 
 def read_header(header: bytes) -> tuple[int, int, str]:
-    """Return kind, size and name of a header whose checksum is right.
-
-    The checksum is the sum of all bytes, those of the checksum field itself counted as blanks.
-    """
+    """Return kind, size and name of a header whose checksum is right."""
     field = header[148:156]
     # The low half of an Adler-32 is 1 + the sum of the bytes, modulo 65521. The sum of 512 bytes below 128
     # stays under that, so for an ASCII header it is the exact sum, in a tenth of the time of sum().
@@ -45,18 +42,12 @@ def _size(field: bytes) -> int:
 
 @lru_cache(4096)
 def _adler_for(field: bytes) -> int:
-    """Return the low half of the Adler-32 of a header with this checksum.
-
-    Few values occur.
-    """
+    """Return the low half of the Adler-32 of a header with this checksum."""
     return number(field) - 8 * 0x20 + sum(field) + 1
 
 
 def _is_sum(header: bytes, field: bytes) -> bool:
-    """Return whether `field` is the checksum of the bytes of a header.
-
-    It is their sum, as unsigned or as signed bytes.
-    """
+    """Return whether `field` is the sum of unsigned, or of signed, bytes."""
     stored = number(field)
     counted = header[:148] + header[156:]
     total = sum(counted) + 256
@@ -88,18 +79,12 @@ def number(raw: bytes) -> int:
 
 
 def text_field(raw: bytes) -> str:
-    """Return a text field: up to its first NUL, as UTF-8.
-
-    Bytes that are not UTF-8 become surrogates.
-    """
+    """Return a field up to its first NUL; bytes not UTF-8 become surrogates."""
     return raw.partition(NUL)[0].decode("utf-8", "surrogateescape")
 
 
 def is_ustar(header: bytes) -> bool:
-    """Return whether the block is marked as a header of POSIX or GNU tar.
-
-    The oldest kind, v7, has no mark.
-    """
+    """Return whether a header is marked as of POSIX or GNU tar, not as of v7."""
     return header[257:262] == b"ustar"
 
 
@@ -222,9 +207,6 @@ class LinkTargets:
             del self._data[name]
 
     def find(self, name: str, link: Link) -> bytes | None:
-        """Return the bytes that the link called `name` refers to.
-
-        None: such a member does not exist.
-        """
+        """Return the bytes that the link called `name` refers to, if any."""
         target = posixpath.join(posixpath.dirname(name), link) if link.symbolic else str(link)
         return self._data.get(posixpath.normpath(target))

@@ -206,10 +206,7 @@ class TarReader:
             del data  # or this frame would keep it until the next member is there
 
     def _extend(self, kind: int, size: int, offset: int, name: str) -> None:
-        """Read an extension header and store its values.
-
-        They hold for the next member or, if global, for all.
-        """
+        """Read an extension header for the next member or, if global, for all."""
         is_long_name = kind in _LONG_NAMES
         limit = MAX_NAME_BYTES + 1 if is_long_name else _EXTENSION_LIMIT  # GNU's names end with a NUL
         before = offset - self._extended_at if self._extended_at >= 0 else 0
@@ -243,10 +240,7 @@ class TarReader:
         self._next |= said  # the last of two headers is right, as for GNU tar, libarchive and Go
 
     def _override(self, offset: int, name: str, size: int) -> tuple[int, str, int, str]:
-        """Return offset, name, size and link target of a member.
-
-        Values of extension headers replace its own.
-        """
+        """Return offset, name, size and link target, by the extension headers."""
         begin = offset if self._extended_at < 0 else self._extended_at
         said = self._all | self._next
         self._extended_at = -1
@@ -261,10 +255,7 @@ class TarReader:
         return begin, name, size, said.get("linkpath", "")
 
     def _goes_on(self, block: bytes, offset: int) -> bool:
-        """Judge a block that is not a header: zeros, or the rest of the stream.
-
-        Returns whether another archive follows; False is the end of the stream.
-        """
+        """Judge zeros, or a rest that is no header; return whether more follows."""
         if block.strip(NUL):
             if offset == self._start == 0 and (NUL not in block or not may_be_header(block)):
                 raise self._faults.not_a_tar(block)
@@ -288,6 +279,7 @@ class TarReader:
             return False
         self._joint = self._window.offset
         if self._joint < offset + 2 * BLOCK:
-            raise self._faults.lone_zeros(offset)
+            # An end marker has two. Most likely a header was overwritten with zeros.
+            raise self._faults.bad_header("one block of zeros stands alone before more data", offset)
         self._all = {}
         return True

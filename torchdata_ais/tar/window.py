@@ -56,10 +56,7 @@ class Window:
         return self.base + self.at
 
     def take(self, size: int) -> bytes:
-        """Return the next `size` bytes, fewer only at the end of the stream.
-
-        Each byte is copied once.
-        """
+        """Return the next `size` bytes, copied once, fewer only at the end."""
         end = self.at + size
         if end <= len(self.block):
             taken = self.block[self.at : end]
@@ -76,10 +73,7 @@ class Window:
         return parts.getvalue()
 
     def take_padded(self, size: int) -> bytes | None:
-        """Return the next `size` bytes and skip their padding.
-
-        None: the stream ends in either.
-        """
+        """Return the next `size` bytes without their padding; None if it ends."""
         end = self.at + size
         padded = end + -size % BLOCK
         if padded <= len(self.block):
@@ -90,10 +84,7 @@ class Window:
         return None if len(whole) < size or self.skip(-size % BLOCK) else whole
 
     def skip(self, size: int) -> int:
-        """Skip `size` bytes and return how many of them were missing.
-
-        The number is 0 unless the stream ended.
-        """
+        """Skip `size` bytes and return how many were missing when it ended."""
         self.at += size
         while self.at > len(self.block):
             beyond = self.at - len(self.block)

@@ -85,7 +85,7 @@ class TarBuilder:
         records = b""
         split = _split(raw)
         if split is None:
-            if _is_not_utf8(raw):
+            if raw.decode("utf-8", "ignore").encode() != raw:
                 records += _record(b"hdrcharset", b"BINARY")
             records += _record(b"path", raw)
             # What readers that do not know PAX shall see.
@@ -142,19 +142,8 @@ def _split(raw: bytes) -> tuple[bytes, bytes] | None:
     return (raw[:cut], raw[cut + 1 :]) if 0 < cut <= 155 else None
 
 
-def _is_not_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return True
-    return False
-
-
 def _record(keyword: bytes, value: bytes) -> bytes:
-    """Return a PAX record, which begins with its own length.
-
-    The length includes its own digits.
-    """
+    """Return a PAX record, which begins with its own length, digits included."""
     rest = len(keyword) + len(value) + 3  # blank, equals sign, newline
     length = rest + 1
     while rest + len(str(length)) != length:

@@ -117,10 +117,7 @@ def object_fault(name: str) -> str:
 
 
 def check_object(place: Location, todo: str = "choose another name") -> None:
-    """Raise `UsageError` if nothing can be stored under this name.
-
-    Such an object could be neither listed nor fetched again.
-    """
+    """Raise `UsageError` for a name that no list and no URL could have."""
     if place.kind == "object" and (why := object_fault(place.name)):
         raise UsageError.at(
             f"no object can be called {shown_name(place.name)}: {why}", todo=todo, url=place.uri[:_LONGEST]
@@ -208,13 +205,7 @@ class ShardPlaces:
 
     @classmethod
     def of(cls, sources: Iterable[str | os.PathLike[str]]) -> ShardPlaces:
-        """Return the places that sources name.
-
-        Sources are prefixes, templates, buckets, folders, files and web URLs.
-
-        Raises:
-            UsageError: A source is none of these.
-        """
+        """Return the places of prefixes, templates, buckets, folders, and URLs."""
         objects, pages, folders = [], [], []
         for source in sources:
             place = parse_url(os.fspath(source))
@@ -247,10 +238,7 @@ class ShardPlaces:
 
     @cached_property
     def _plain(self) -> re.Pattern[str]:
-        """Pattern of ordinary object names, which need no further check.
-
-        An index can have millions.
-        """
+        """Pattern of names that need no further check: an index can have millions."""
         if not self.objects:
             return re.compile(r"(?!)")
         places = "|".join(map(re.escape, self.objects))

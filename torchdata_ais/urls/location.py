@@ -115,11 +115,7 @@ class Location:
         return self if self.endpoint or self.kind != "object" else replace(self, endpoint=endpoint)
 
     def require_endpoint(self) -> None:
-        """Raise if this is in AIStore and no cluster is named.
-
-        Raises:
-            UsageError: Neither the URL nor `at` named one.
-        """
+        """Raise `UsageError` if this is in AIStore and no cluster is named."""
         if self.kind == "object" and not self.endpoint:
             raise no_cluster(self.uri, self.shown)
 
@@ -129,10 +125,7 @@ class Location:
         return {"provider": self.provider} | ({"namespace": self.namespace} if self.namespace else {})
 
     def url(self) -> str:
-        """Return the http URL of the object; needs an endpoint.
-
-        Other kinds return their name.
-        """
+        """Return the http URL of the object, or the name of others."""
         if self.kind != "object":
             return self.name
         path = f"{self.bucket}/{self.name}"

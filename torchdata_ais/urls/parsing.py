@@ -382,18 +382,6 @@ def is_shard(name: str) -> bool:
     return _IS_SHARD.search(name) is not None
 
 
-def is_plain_tar(name: str) -> bool:
-    """Return whether the name is that of an uncompressed shard.
-
-    Such a shard can be read from an offset on.
-
-    Example:
-        >>> is_plain_tar("s.tar"), is_plain_tar("s.tar.gz")
-        (True, False)
-    """
-    return name.endswith(".tar")
-
-
 def archive_ending(name: str) -> str:
     """Return the ending of an archive that AIStore's jobs know, or ``""``.
 
@@ -405,12 +393,10 @@ def archive_ending(name: str) -> str:
 
 
 def common_beginning(names: list[str]) -> str:
-    """Return the longest common prefix of `names`.
+    """Return the longest common prefix of `names`, by characters.
 
     Example:
         >>> common_beginning(["a/s-01.tar", "a/s-02.tar"])
         'a/s-0'
     """
-    low, high = min(names), max(names)
-    end = next((at for at, (one, two) in enumerate(zip(low, high, strict=False)) if one != two), len(low))
-    return low[:end]
+    return os.path.commonprefix(names)  # noqa: RUF071 - these are no paths

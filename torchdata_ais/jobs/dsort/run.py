@@ -42,9 +42,7 @@ def check_samples(
 ) -> int:
     """Return how many samples `after` holds, if they are those of `before`.
 
-    Raises:
-        JobError: A sample is missing, changed, or there more often.
-        ShardError: A shard is not whole.
+    Raises `JobError` for one that is missing, changed, or there more often.
     """
     left: Counter[int] = Counter()
     count = 0
@@ -98,13 +96,7 @@ _NUMBER = re.compile(r"%(?:0?\d+)?d|@\d*")
 
 @dataclass(frozen=True)
 class Names:
-    """Names in one bucket: a set, or patterns.
-
-    Attributes:
-        bucket: The bucket, as ``ais://name``.
-        exact: The names, in order; None if there are patterns.
-        patterns: Regular expressions for whole names.
-    """
+    """Names in one bucket: in order, or regular expressions for whole names."""
 
     bucket: Location
     exact: tuple[str, ...] | None
@@ -139,10 +131,7 @@ def inputs_of(spec: Mapping[str, Any]) -> Names:
 
 
 def outputs_of(spec: Mapping[str, Any], templates: tuple[str, ...] = ()) -> Names:
-    """Return the output of the (translated) specification.
-
-    `templates` are those of a key map.
-    """
+    """Return the output of the (translated) specification, or of a key map."""
     bucket = _place(spec.get("output_bck") or spec["input_bck"])
     extension = spec.get("output_extension") or spec.get("input_extension") or ""
     templates = templates or (spec.get("output_format") or "",)
@@ -285,10 +274,7 @@ def _sources(inputs: Names, options: StoreOptions) -> tuple[list[ObjectURL], lis
 def _old_outputs(
     outputs: Names, inputs: Names, sources: list[ObjectURL], options: StoreOptions, *, overwrite: bool
 ) -> list[ObjectURL]:
-    """Return the objects with names of new shards, which are to be deleted.
-
-    Raises if they must not be deleted.
-    """
+    """Return the objects with names of new shards, if they may be deleted."""
     old = outputs.listed(options)
     if outputs.bucket == inputs.bucket and set(map(str, old)) & set(map(str, sources)):
         raise UsageError.at(
@@ -309,10 +295,7 @@ def _old_outputs(
 def _stored(
     key_map: Mapping[str, Any] | str | None, outputs: Names, options: StoreOptions
 ) -> Iterator[dict[str, Any]]:
-    """Keep a key map where the targets can fetch it, during the job.
-
-    Yields the fields that name it.
-    """
+    """Keep a key map where targets can fetch it; give the fields that name it."""
     if not isinstance(key_map, Mapping):
         yield {}
         return
@@ -330,10 +313,7 @@ def _stored(
 
 
 def _start(client: object, wanted: dict[str, Any], options: StoreOptions) -> str:
-    """Start the job. Not repeated after a lost answer.
-
-    Two jobs would write the same shards.
-    """
+    """Start the job, once: two jobs would write the same shards."""
     once = replace(options, retry=replace(options.retry, attempts=1))
 
     def start() -> str:

@@ -67,12 +67,9 @@ def translate_spec(spec: Mapping[str, object]) -> dict[str, Any]:
 
 
 def check_spec(spec: Mapping[str, Any]) -> None:
-    """Refuse a (translated) specification that the server would refuse.
+    """Raise `UsageError` for a (translated) specification that cannot work.
 
     The server closes the connection without a message.
-
-    Raises:
-        UsageError: The specification is invalid; the message has the reason.
     """
     algorithm = spec["algorithm"]
     kind = algorithm.get("kind", "")
@@ -103,12 +100,7 @@ def check_spec(spec: Mapping[str, Any]) -> None:
 
 @checked
 def load_spec(path: str | Path) -> dict[str, Any]:
-    """Return the content of a specification in a JSON or YAML file.
-
-    Raises:
-        NotFoundError: No such file.
-        UsageError: It holds no specification.
-    """
+    """Return the content of a specification in a JSON or YAML file."""
     file = Path(path)
     if not file.is_file():
         raise NotFoundError.at("no such file", url=str(path))

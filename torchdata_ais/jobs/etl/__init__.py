@@ -15,20 +15,19 @@ Differences between the embedded cluster and Kubernetes:
 
 ============================  =====================================  ================================================
                               `LocalCluster(etl=True)`               a real cluster (needs Kubernetes)
-                              ============================  =====================================
-                              ================================================ Where the function runs       one child
-                              process on this machine      a pod next to each target Python and packages
-                              those of this environment              the image ``aistorage/runtime_python:3.x`` of the
-                              same minor version, and `dependencies`, which pip installs when the pod starts Your own
-                              modules              by value, as on the real one           by value: code of files that
-                              are not installed packages travels with the function Who may make and change them  who
-                              has the token of that start        who the cluster's access control lets What it may do
-                              all that you may: run no one else's    what the pod may Files of this machine
-                              there                                  not there Limits                        size of
-                              the payload (120 kB)           the same, and memory and time of the pod Time for one
-                              shard            `obj_timeout` without a byte           `obj_timeout` until the last byte
-                              ============================  =====================================
-                              ================================================
+============================  =====================================  ================================================
+Where the function runs       one child process on this machine      a pod next to each target
+Python and packages           those of this environment              the image ``aistorage/runtime_python:3.x`` of the
+                                                                     same minor version, and `dependencies`, which pip
+                                                                     installs when the pod starts
+Your own modules              by value, as on the real one           by value: code of files that are not installed
+                                                                     packages travels with the function
+Who may make and change them  who has the token of that start        who the cluster's access control lets
+What it may do                all that you may: run no one else's    what the pod may
+Files of this machine         there                                  not there
+Limits                        size of the payload (120 kB)           the same, and memory and time of the pod
+Time for one shard            `obj_timeout` without a byte           `obj_timeout` until the last byte
+============================  =====================================  ================================================
 """
 
 import lazy_loader

@@ -212,11 +212,7 @@ def _check_payload(server: object) -> None:
 
 
 def _seconds_to_start(arguments: dict[str, Any]) -> float:
-    """Return the seconds of `init_timeout`; check the other arguments.
-
-    Raises:
-        UsageError: One that the SDK would refuse.
-    """
+    """Return the seconds of `init_timeout`; check what the SDK would refuse."""
     if arguments["comm_type"] not in etl_ways():
         raise UsageError.at(
             f"comm_type={arguments['comm_type']!r}", todo=f"pass one of {', '.join(etl_ways())}"
@@ -229,10 +225,7 @@ def _seconds_to_start(arguments: dict[str, Any]) -> float:
 
 
 def _create(etl: Any, server: object, options: StoreOptions, **arguments: object) -> None:
-    """Make the transform. Not repeated.
-
-    A second request would find the result of the first.
-    """
+    """Make the transform, once: a second request would find the first result."""
     ready_s = _seconds_to_start(arguments)
     deadline = options.retry.deadline and max(options.retry.deadline, ready_s + 60.0)
     once = replace(options, retry=replace(options.retry, attempts=1, deadline=deadline))

@@ -95,31 +95,13 @@ def shard_etl(
         >>> shout.__name__, shout.__mro__[1].__name__
         ('shout', 'ShardServer')
     """
-    options = {
-        "only": only,
-        "partial": partial,
-        "pre": pre,
-        "post": post,
-        "size": size,
-        "shorter": shorter,
-        "allow_pickle": allow_pickle,
-        "sixteen_bit": sixteen_bit,
-        "exif": exif,
-        "max_gz_bytes": max_gz_bytes,
-        "max_pixels": max_pixels,
-        "crop": crop,
-        "random_resized_crop": random_resized_crop,
-        "scale": scale,
-        "ratio": ratio,
-        "flip": flip,
-        "center_crop": center_crop,
-        "resize_crop": resize_crop,
-        "frames": frames,
-        "seconds": seconds,
-        "every": every,
+    given = locals()  # the parameters of this function, those of `Decoder` among them
+    parameters = inspect.signature(Decoder).parameters.values()
+    decoder = {
+        one.name: given[one.name]
+        for one in parameters
+        if one.name in given and given[one.name] != one.default
     }
-    defaults = inspect.signature(Decoder).parameters
-    decoder = {name: value for name, value in options.items() if value != defaults[name].default}
     packer = {"quality": quality, "keep_meta": keep_meta}
     make = functools.partial(_server, decode=decode, decoder=decoder, packer=packer)
     return make if function is None else make(function)
@@ -155,10 +137,7 @@ def _server(
 
 
 class _Travelling(ShardTransform):
-    """A transform whose function is pickled by value.
-
-    So is the code of the user's own modules.
-    """
+    """A transform that is pickled by value, with the user's own modules."""
 
     def __reduce__(self) -> tuple[object, ...]:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
@@ -180,10 +159,7 @@ def _arrived(payload: bytes) -> ShardTransform:
 
 
 def _is_own(module: ModuleType) -> bool:
-    """Report whether a module is a file of the user's own.
-
-    It is not installed, not Python's, not ours; no pod has it.
-    """
+    """Return whether a module is a file of the user's, which no pod has."""
     file = getattr(module, "__file__", None)
     if module.__name__ == "__main__" or not file or module.__name__.split(".")[0] == "torchdata_ais":
         return False
@@ -226,10 +202,7 @@ def fingerprint(server: Any) -> str:
 
 
 def _code_text(code: CodeType) -> str:
-    """Return a text for the code of a function without source.
-
-    It is the same in every process.
-    """
+    """Return a text for a function without source, equal in every process."""
     constants = [
         _code_text(one) if isinstance(one, CodeType)
         else repr(sorted(map(repr, one))) if isinstance(one, frozenset)

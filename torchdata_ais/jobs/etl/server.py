@@ -83,10 +83,7 @@ class ShardServer(HTTPMultiThreadedServer):  # type: ignore[misc]  # untyped
             self.wfile.write(body)
 
         def _break_off(self) -> None:
-            """Reset the connection.
-
-            A normal close would be the regular end of an answer without a length.
-            """
+            """Reset the connection: a normal close would be a regular end."""
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.rfile.close()
             self.connection.close()

@@ -37,11 +37,13 @@ class TransformError(SampleError):
 class ShardTransform:
     """Applies a function to every sample of a shard, and makes a new shard.
 
-    Takes: function: ``f(sample)`` or ``f(sample, args)``. It returns a sample, None to leave it out, or an iterable of
-        samples (with separate keys). A sample is a dict with ``__key__``, ``__url__`` and fields; the function may
-        change it. decode: Specification, or several, for `torchdata_ais.Decoder`; None leaves fields bytes. decoder:
-        Further arguments for it, such as ``{"size": 224}``. packer: Arguments of `TarWriter` for the new shard, such
-        as ``{"quality": 95}``.
+    Takes:
+        function: ``f(sample)`` or ``f(sample, args)``. It returns a sample, None to leave it out, or an iterable of
+            samples (with separate keys). A sample is a dict with ``__key__``, ``__url__`` and fields; the function may
+            change it.
+        decode: Specification, or several, for `torchdata_ais.Decoder`; None leaves fields bytes.
+        decoder: Further arguments for it, such as ``{"size": 224}``.
+        packer: Arguments of `TarWriter` for the new shard, such as ``{"quality": 95}``.
 
     Order:
         That of the shard. The same shard gives the same bytes if the function does.
@@ -63,16 +65,13 @@ class ShardTransform:
     packer: Mapping[str, Any] = field(default_factory=dict)
 
     def blocks(self, shard: Iterable[bytes], url: str, args: object = "") -> Iterator[bytes]:
-        """Yield the new shard, compressed by the ending of the old one's name.
+        """Yield the new shard, compressed by the ending of `url`.
 
-        Args:
-            shard: The bytes of the shard, in blocks.
-            url: Its name in errors; its ending selects compression.
-            args: Passed to a function that has a parameter of that name.
+        `args` go to a function that has a parameter of that name. After an error the new shard has no end.
 
         Raises:
             TransformError: The function failed, or did not return a sample; its sample is named.
-            ShardError: The shard is not whole. The new one then is not, either: it has no end.
+            ShardError: The shard is not whole.
             SampleError: A sample cannot be decoded or encoded, or two have the same key, or is larger than 1 GiB.
             UsageError: No sample can be decoded or encoded like this.
         """

@@ -323,7 +323,10 @@ class StoreOptions:
         return token.value() if isinstance(token, TokenSource) else token  # type: ignore[return-value]
 
     def renew(self, old: str | None) -> bool:
-        """Return whether its source has another token than the refused `old`."""
+        """Return whether there is another token than the refused `old`.
+
+        It comes from a function or a file.
+        """
         return old is not None and isinstance(self.token, TokenSource) and self.token.renewed(old)
 
     @property
