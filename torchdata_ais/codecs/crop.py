@@ -58,9 +58,7 @@ class Frame(NamedTuple):
 
 
 def shrinking(height: int, width: int, frame: Frame) -> int:
-    """Return the factor by which a JPEG decoder may shrink for `frame`.
-
-    It is 1, 2, 4 or 8.
+    """Return the factor (1, 2, 4, 8) by which a JPEG may shrink for `frame`.
 
     Example:
         >>> shrinking(3000, 4000, Frame(Part(0, 0, 1000, 950), (224, 224)))

@@ -66,12 +66,9 @@ def extension(name: str) -> str:
 
 
 def names(fields: str | Iterable[str], what: str = "field names") -> tuple[str, ...]:
-    """Return field names without leading dots.
+    """Return field names without dots, of a string with spaces or several.
 
-    They come from a string with spaces or from several strings.
-
-    Raises:
-        UsageError: There is none.
+    Raises `UsageError` if there is none.
 
     Example:
         >>> names(".jpg seg.PNG")
@@ -129,9 +126,7 @@ def handle_extension(extensions: str, f: Callable[[bytes], object]) -> Extension
 
 @dataclass(frozen=True)
 class GzipFilter:
-    """Handler that unpacks ``*.gz`` fields for the next handlers.
-
-    These get ``json.gz`` as ``json``, for example.
+    """Handler that unpacks fields such as ``json.gz`` for the next handlers.
 
     Memory: at most `max_bytes` unpacked, and 2 MiB. All members of a gzip file are read, every checksum is verified.
 
@@ -152,9 +147,7 @@ gzfilter = GzipFilter()
 
 
 def gunzip(data: bytes, max_bytes: int) -> bytes:
-    """Unpack gzip data within a bound of memory.
-
-    It holds at most `max_bytes` of unpacked data, and 2 MiB.
+    """Unpack gzip data within a bound of memory, and 2 MiB.
 
     Example:
         >>> import gzip

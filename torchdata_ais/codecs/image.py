@@ -123,7 +123,11 @@ class ImageHandler:
         pixels, frame, scale = _pixels(data, mode, options)
         pixels = framed_pixels(pixels, frame, scale)
         if container == "torch":
-            return planes_of(pixels, place) if numbers == "uint8" else _fractions(planes_of(pixels, nowhere))
+            return (
+                planes_of(pixels, place)
+                if numbers == "uint8"
+                else planes_of(pixels, nowhere).float().div_(255)
+            )
         pixels = np.ascontiguousarray(pixels)
         if container == "pil":
             return Image.fromarray(pixels)
@@ -276,12 +280,6 @@ def _pixels(data: bytes, mode: str, options: pillow.Options) -> tuple[NDArray[np
     # Pillow weighs colours by alpha when it resizes; torch does not know which channel is alpha.
     image, frame, scale = pillow.load(data, mode, options, resize=mode == "RGBA")
     return np.array(image), frame, scale
-
-
-def _fractions(planes: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return planes.to(torch.float32).div_(255)
 
 
 def _values_to_tensor(values: NDArray[Any]) -> torch.Tensor:

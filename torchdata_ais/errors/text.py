@@ -52,10 +52,7 @@ class Remedy(str):
     """Advice of an error that a command may show; as text, for programs.
 
     An argument is written ``name=`` or ``name=value``. A command shows its option instead, and leaves out the ways
-    with arguments that it does not have.
-
-    Args:
-        ways: The ways out, the best first.
+    with arguments that it does not have. The best way comes first.
 
     Example:
         >>> remedy = Remedy("write elsewhere", "pass overwrite=True", in_programs("catch the error"))

@@ -152,9 +152,7 @@ def is_only_time(payload: bytes) -> bool:
 class Link(str):
     """The data of a member that is a link: the name of its target.
 
-    Args:
-        target: For a hard link the name of a member, for a symbolic one a path relative to the link.
-        symbolic: Which of the two it is.
+    That of a hard link is the name of a member, that of a symbolic one a path relative to the link.
 
     Example:
         >>> link = Link("a.jpg", symbolic=True)

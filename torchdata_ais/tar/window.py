@@ -22,11 +22,7 @@ class PassableBlocks(Iterator[bytes]):
 class Window:
     """Arrived, not yet consumed part of a stream: one block.
 
-    Pulls the next block only when requested bytes are missing.
-
-    Args:
-        blocks: The stream, in blocks of any size, empty ones included; views of bytes are taken without a copy.
-        start: The offset of its first byte.
+    Pulls the next block only when requested bytes are missing. Views of bytes are taken without a copy.
 
     Attributes:
         block: The current block. A caller that takes bytes out of it moves `at`.

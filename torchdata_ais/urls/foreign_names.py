@@ -54,11 +54,7 @@ def shown_name(name: object) -> str:
 
 
 def index_file_fault(name: object, kind: str = "") -> str:
-    """Return why no file of an index has this name, or "".
-
-    Args:
-        name: The name, from the head of an index.
-        kind: The contents of the file: ``samples``, ``counts`` or ``fields``; "" for any.
+    """Return why no file of an index (of a `kind`) has this name, or "".
 
     Example:
         >>> index_file_fault("counts-0123456789abcdef-0.arrow", "counts"), index_file_fault("../thesis.txt")
@@ -130,10 +126,6 @@ def path_fault(folder: str | os.PathLike[str], path: str) -> str:
     Links are resolved: one that leads out of the folder is refused. Nothing is opened, so that a pipe or a device is
     not waited for. A file that is missing passes: to open it is another error.
 
-    Args:
-        folder: The folder.
-        path: Relative to the current folder, or absolute.
-
     Example:
         >>> import tempfile
         >>> folder = tempfile.mkdtemp()
@@ -151,9 +143,7 @@ def path_fault(folder: str | os.PathLike[str], path: str) -> str:
 
 
 def file_fault(path: str) -> str:
-    """Return why the object at a path is not a regular file.
-
-    "" for a regular file, and for a missing one.
+    """Return why an existing object at a path is not a regular file, or "".
 
     Example:
         >>> file_fault("/dev/zero"), file_fault("/no/such/file")

@@ -146,10 +146,6 @@ class Location:
 def no_cluster(place: str = "", url: str | None = None) -> UsageError:
     """Return the error for a call that needs a cluster and has none.
 
-    Args:
-        place: The object or bucket in that cluster.
-        url: Its URL, as the user wrote it.
-
     Example:
         >>> print(no_cluster())
         No cluster is named. Pass cluster=, or set AIS_ENDPOINT (http://host:51080)
@@ -159,9 +155,7 @@ def no_cluster(place: str = "", url: str | None = None) -> UsageError:
 
 
 def shown_url(url: str) -> str:
-    """Return the name of the shard `url` in samples.
-
-    That is a URL without its secrets, or a path as it is.
+    """Return the name of a shard in samples: without secrets, if it is a URL.
 
     Example:
         >>> shown_url("http://me:pass@h/s.tar?sig=a1"), shown_url("a:b@c.tar")

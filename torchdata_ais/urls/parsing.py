@@ -99,10 +99,7 @@ def _parse(url: str) -> Location:
 
 
 def _parse_file(url: str) -> Location:
-    """Parse ``file:path``, ``file:/path`` and ``file:///path``.
-
-    The host ``localhost`` is allowed.
-    """
+    """Parse ``file:path``, ``file:/path`` and ``file://[localhost]/path``."""
     parts = urlsplit(url)
     if parts.netloc.lower() not in ("", "localhost"):
         raise UsageError.at(
@@ -142,9 +139,6 @@ def bucket_place(bucket: Any, provider: str = "ais", namespace: str = "") -> Loc
     """Return the location of a bucket, from its name, URI or SDK object.
 
     In a URI, the text after the bucket is the name.
-
-    Raises:
-        UsageError: It is none of these.
     """
     if isinstance(bucket, str) and "://" in bucket:
         place = parse_url(bucket)
@@ -170,8 +164,7 @@ These are ``{0...9}``, ``{0-9}``, ``{0:9}``, ``{0,...,9}`` and ``{0 .. 9}``.
 def expand_template(template: str) -> Iterator[str]:
     """Yield the names of a brace template, in the order of a shell.
 
-    Args:
-        template: ``train-{000000..000146}.tar``, ``{a,b}-{0..3}.tar``; a text without braces yields itself.
+    A text without braces yields itself.
 
     Raises:
         UsageError: The braces do not match, or enclose numbers and yet no range.
@@ -296,9 +289,7 @@ def object_url(
 def etl_query(
     name: str | None, args: str | Mapping[str, object] | None = None, pipeline: Sequence[str] | None = None
 ) -> dict[str, str]:
-    """Return the query of a request for a transformed object.
-
-    It names the transform and those that follow it.
+    """Return the query for an object after a transform, and those after it.
 
     Example:
         >>> etl_query("crop", {"size": 8})

@@ -198,7 +198,9 @@ def list_objects(call: Call) -> Reply:
     if call.request.headers.get("accept") == "application/msgpack":
         body = {"UUID": uuid, "ContinuationToken": token, "Entries": page, "Flags": 0}
         return Reply(200, {"Content-Type": "application/msgpack"}, msgspec.msgpack.encode(body))
-    entries = [_in_json(row) for row in page]
+    entries = [
+        {LONG_KEYS[key]: str(value) if key == "s" else value for key, value in row.items()} for row in page
+    ]
     return Reply.json({"uuid": uuid, "continuation_token": token, "entries": entries, "flags": 0})
 
 
@@ -265,7 +267,3 @@ def _files_in(call: Call, entry: Object) -> tuple[Member, ...]:
             return archive.files
     except (FileNotFoundError, NotAnArchiveError):
         return ()
-
-
-def _in_json(row: Entry) -> Entry:
-    return {LONG_KEYS[key]: str(value) if key == "s" else value for key, value in row.items()}

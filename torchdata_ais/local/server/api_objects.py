@@ -227,17 +227,13 @@ def _described(call: Call, entry: Object, *, dated: bool) -> dict[str, dict[str,
         "location": {"Ais-Location": call.cluster.location(call.bucket, call.name)},
         "copies": {"Ais-Mirror-Copies": "1", "Ais-Mirror-Paths": str(call.cluster.root)},
         "last-modified": {"Last-Modified": time.strftime("%a, %d %b %Y %H:%M:%S GMT", mtime)},
-        "chunked": _chunked_headers(entry),
+        "chunked": {
+            "Ais-Chunks-Count": str(len(entry.parts)),
+            "Ais-Chunks-Max-Chunk-Size": str(max(entry.parts)),
+        }
+        if entry.parts
+        else {},
         "etag": {"Etag": f'"{entry.checksum}"'},
-    }
-
-
-def _chunked_headers(entry: Object) -> dict[str, str]:
-    if not entry.parts:
-        return {}
-    return {
-        "Ais-Chunks-Count": str(len(entry.parts)),
-        "Ais-Chunks-Max-Chunk-Size": str(max(entry.parts)),
     }
 
 

@@ -233,16 +233,12 @@ def packed(extension: str, files: Iterable[File]) -> Iterator[bytes]:
 
 def _tar(files: Iterable[File]) -> Iterator[bytes]:
     for file in files:
-        pieces = itertools.chain([_tar_header(file)], file.blocks, [bytes(-file.size % 512)])
+        info = tarfile.TarInfo(file.name)
+        info.size, info.mtime = file.size, file.mtime
+        header = info.tobuf(tarfile.PAX_FORMAT)  # of ustar, where that is enough
+        pieces = itertools.chain([header], file.blocks, [bytes(-file.size % 512)])
         if file.size <= BLOCK_BYTES:
             yield b"".join(pieces)
         else:
             yield from pieces
     yield bytes(1024)
-
-
-def _tar_header(file: File) -> bytes:
-    """The header of a regular file: ustar, or PAX where ustar is too small."""
-    info = tarfile.TarInfo(file.name)
-    info.size, info.mtime = file.size, file.mtime
-    return info.tobuf(tarfile.PAX_FORMAT)

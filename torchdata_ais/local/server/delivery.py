@@ -111,7 +111,9 @@ class _Pace:
 
 def _end(sock: socket.socket, stop: Cut | Reset | Stall) -> None:
     if isinstance(stop, Stall):
-        if _client_left(sock, stop.seconds):
+        poll = select.poll()
+        poll.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
+        if poll.poll(stop.seconds * 1000 if stop.seconds else None):  # the client has hung up
             raise EndedError
         return
     if isinstance(stop, Reset):
@@ -134,10 +136,3 @@ def _unsent(sock: socket.socket) -> int:
     except OSError:
         return 0
     return int(struct.unpack("i", raw)[0])
-
-
-def _client_left(sock: socket.socket, seconds: float) -> bool:
-    """Wait until the client hangs up; `False` after `seconds` (if not 0)."""
-    poll = select.poll()
-    poll.register(sock, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
-    return bool(poll.poll(seconds * 1000 if seconds else None))

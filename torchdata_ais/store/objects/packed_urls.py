@@ -126,16 +126,9 @@ _rows = msgspec.msgpack.Decoder(list[Row])
 
 
 class PackedURLs:
-    r"""An immutable sequence of URLs.
+    r"""An immutable sequence of URLs, in the order given.
 
     Not a `Sequence` by name: torch pickles every collection in a pipe on each traversal of the graph.
-
-    Args:
-        rows: The URLs.
-        endpoint: The replacement for `OURS`.
-
-    Order:
-        As given.
 
     Memory:
         About 3 bytes a URL, and 22 where size and checksum are known, shared with the workers and the ranks of a

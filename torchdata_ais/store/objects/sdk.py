@@ -19,7 +19,7 @@ import msgspec
 
 from torchdata_ais.errors import AISError, AuthError, ConnectError, ReadError, StallError, UsageError
 from torchdata_ais.errors.redaction import quiet
-from torchdata_ais.store.objects.sdk_names import api_error, client_of, namespace_of, session_of, set_token
+from torchdata_ais.store.objects.sdk_names import api_error, client_of, namespace_of, session_of
 from torchdata_ais.store.transport.attempts import Attempts, Cancelled, Failed, series
 from torchdata_ais.store.transport.body import WholeBody
 from torchdata_ais.store.transport.exchange import (
@@ -71,14 +71,13 @@ def sdk_client(options: StoreOptions) -> Iterator[Any]:
         warnings.simplefilter("ignore")  # that skip_verify is insecure was the user's decision
         client = client_of(
             str(options.endpoint),
+            options.bearer,
             skip_verify=options.skip_verify,
             ca_cert=options.ca_cert,
             client_cert=options.client_cert,
             timeout=(options.connect_timeout or 0, options.first_byte_timeout or 0),
-            token=options.bearer,
             max_pool_size=options.pool_size,
         )
-    set_token(client, options.bearer)
     session = session_of(client)
     if isinstance(options.token, TokenSource):
         session.auth = _signing(lambda: f"Bearer {options.bearer}")

@@ -38,19 +38,16 @@ def check_version() -> None:
         ) from error
 
 
-def client_of(endpoint: str, **options: object) -> Any:
+def client_of(endpoint: str, token: str | None = None, **options: object) -> Any:
     """Return a client with these options that tries each request once."""
     from tenacity import Retrying, stop_after_attempt
     from urllib3 import Retry
 
     once = Retrying(stop=stop_after_attempt(1), reraise=True)
     config = _names(".retry_config").RetryConfig(http_retry=Retry(0), network_retry=once)
-    return _names("").Client(endpoint, retry_config=config, **options)
-
-
-def set_token(client: Any, token: str | None) -> None:
-    """Give the client this token, or none, not that of the environment."""
-    client._request_client.token = token
+    client = _names("").Client(endpoint, token=token, retry_config=config, **options)
+    client._request_client.token = token  # or none, not that of the environment
+    return client
 
 
 def session_of(client: Any) -> Any:

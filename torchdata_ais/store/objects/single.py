@@ -349,13 +349,9 @@ _PAGE = 1000  # a cluster may put as few on a page: of more names some may not b
 
 
 def _remedy_of_gap(name: str, digits: tuple[int, int], names: list[str], every: str) -> str:
-    """Return the remedy for a missing name, given similar ones.
+    """Return the remedy for a missing name, given names with its beginning.
 
-    Args:
-        name: The missing name.
-        digits: Where its number is.
-        names: Names with the same beginning.
-        every: What lists all of them.
+    `digits` is where its number is; `every` names all of them.
 
     Example:
         >>> _remedy_of_gap("t-3.tar", (2, 3), ["t-1.tar", "t-4.tar", "t-10.tar"], "ais://b/t-")

@@ -120,13 +120,8 @@ def open_blocks(
         copy: An open local file with the same bytes, which is read instead; it is closed at the end. Errors name the
             object.
 
-    Returns:
-        An iterator of blocks of at most ``options.block_bytes`` bytes. Close it, or exhaust it.
-
     Raises:
-        UsageError: No endpoint, a malformed URL, or a negative `start`. Everything else is raised by the
-            iterator: `NotFoundError`, `AuthError`, `ConnectError`, `StallError`, `ReadError`,
-            `ObjectChangedError`, `ChecksumError`.
+        UsageError: No endpoint, a malformed URL, or a negative `start`. Everything else is raised by the iterator.
 
     Example:
         >>> import pathlib, tempfile

@@ -179,12 +179,7 @@ class BatchAnswer:
 def batch_group(url: str | Location, options: StoreOptions) -> tuple[str, ...]:
     """Return the key of objects that one request can contain.
 
-    Args:
-        url: ``ais://bucket/name`` or an object URL.
-        options: The endpoint of URLs that name none.
-
-    Raises:
-        UsageError: It names no object of AIStore, or one that a transform makes.
+    Raises `UsageError` for what is no object of AIStore, or made by a transform.
 
     Example:
         >>> options = StoreOptions("http://h:51080")

@@ -25,9 +25,6 @@ def resolve_options(
         token: Bearer token; else that of `client`, else ``AIS_AUTHN_TOKEN``, else that in the file
             ``AIS_AUTHN_TOKEN_FILE``.
 
-    Raises:
-        UsageError: A malformed endpoint, or a malformed environment variable.
-
     Example:
         >>> resolve_options(endpoint="http://h:51080", token="secret")  # doctest: +ELLIPSIS
         StoreOptions(endpoint='http://h:51080', ca_cert=...

@@ -24,13 +24,7 @@ class ConcurrencyLimit:
 
     The number grows by one for each round of answers (as many as there are requests in flight), and is halved when
     the cluster answers 429 or 503: once for all the requests that were under way then. No request begins before the
-    time of the longest ``Retry-After`` is over.
-
-    Args:
-        least: As many may always run.
-        first: As many run at first.
-        most: More never run.
-        clock: Seconds that only grow.
+    time of the longest ``Retry-After`` is over. `least` may always run, more than `most` never.
 
     Attributes:
         limit: How many may run now; the fraction grows towards the next one.
@@ -154,13 +148,10 @@ _paces: dict[tuple[str, int, bool], ConcurrencyLimit] = {}
 def concurrency_limit_of(
     endpoint: str, node_requests: int = _MOST, *, opening: bool = False
 ) -> ConcurrencyLimit:
-    """Return the limit that this process's requests to a cluster share.
+    """Return the limit that this process's requests to a host share.
 
-    Args:
-        endpoint: The cluster, or the host of web files.
-        node_requests: Requests at most; 32 are enough for a process.
-        opening: For streams, whose bodies take as long as their reader: only their start counts. No limit has to be
-            found, so the maximum starts at once, until the cluster refuses some.
+    `opening` is for streams, whose bodies take as long as their reader: only their start counts. No limit has to be
+    found, so the maximum starts at once, until the cluster refuses some.
     """
     most = min(_MOST, node_requests)
     pace = _paces.get((endpoint, most, opening))

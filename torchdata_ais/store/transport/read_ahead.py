@@ -54,9 +54,6 @@ class Share:
     An object that holds nothing may always take a block, so no object waits for ever. Beyond that it may take while
     all together stay within the limit and itself within ``limit / open objects``. So an object opened ahead of its
     turn cannot starve the one being read.
-
-    Args:
-        limit: Bytes that the process may hold in all.
     """
 
     def __init__(self, limit: int) -> None:
