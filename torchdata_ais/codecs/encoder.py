@@ -120,10 +120,7 @@ def _pixels(value: Any) -> NDArray[Any]:
 
 
 Encoder = Callable[[dict[str, Any]], dict[str, Any]]
-"""Function from a sample to one whose fields are bytes.
-
-Fields that begin with ``_`` are passed on unchanged.
-"""
+"""Function from a sample to one with bytes; fields with ``_`` in front are unchanged."""
 EncoderSpec = bool | Mapping[str, Callable[[Any], object]] | Encoder | None
 """Argument of `build_encoder`: whether to encode, functions by field, or one for samples."""
 

@@ -24,10 +24,7 @@ Handler = Callable[[str, bytes], Any]
 """``handler(name, data) -> value | Continue | Decoded | None``."""
 
 MAX_GZ_BYTES = 256 * 1024 * 1024
-"""Default of the most bytes that a compressed field may unpack to.
-
-A bomb of 1 MB becomes 1 GB.
-"""
+"""Default of the most bytes that a field may unpack to: a bomb of 1 MB becomes 1 GB."""
 
 _CHUNK_BYTES = 256 << 10
 _FIRST_FEED = 1 << 10
@@ -284,10 +281,7 @@ def ending_by_sign(data: bytes | bytearray) -> str:
 
 
 Place = Callable[["tuple[int, ...]"], "torch.Tensor | None"]
-"""Function that returns contiguous uint8 memory of a shape.
-
-It returns None if it has none of that shape.
-"""
+"""Function that returns contiguous uint8 memory of a shape, if it has such."""
 
 Row = Callable[[str, "tuple[int, ...]"], "torch.Tensor | None"]
 """The places of a sample: that of a field, by its name and shape."""

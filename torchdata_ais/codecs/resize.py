@@ -27,14 +27,10 @@ if TYPE_CHECKING:
     from torchdata_ais.codecs.handlers import Place
 
 
-Size = tuple[int, int]
-"""Height and width in pixels."""
+Size = tuple[int, int]  # height and width in pixels
 
 MAX_PIXELS = 89_478_485
-"""Default of the most pixels of an image, as stored and as requested.
-
-Above it Pillow warns of bombs.
-"""
+"""Default of the most pixels of an image, stored or requested: Pillow warns of more."""
 
 
 def checked_size(size: int | Size | None, shorter: int | None) -> Size | None:

@@ -129,9 +129,7 @@ def without_known(text: str) -> str:
     return forms.sub(MASK, text) if forms is not None else text
 
 
-LONGEST = 8000
-"""Characters that `clean` shows of a text."""
-
+LONGEST = 8000  # characters that `clean` shows of a text
 _OVERLAP = 4096  # characters after those that are shown: a secret that begins among them may end there
 _SUFFIX = 40  # characters that say how long the text was
 _LEVELS = 3  # encodings within each other that are decoded

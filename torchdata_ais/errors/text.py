@@ -124,8 +124,8 @@ def sentence_case(text: str) -> str:
     return text[0].upper() + text[1:] if _WORD.match(text) else text
 
 
+# Schemes of URIs by the provider in AIStore's requests, where these differ.
 _SCHEMES = {"aws": "s3", "gcp": "gs", "azure": "az"}
-"""Provider in AIStore's requests -> scheme of its URIs, where these differ."""
 
 _OBJECT = re.compile(r"https?://[^/?#]+/v1/objects/([^/?#]+)/([^?#]+)(?:\?([^#]*))?")
 

@@ -174,11 +174,7 @@ def _open(pipe: IO[str] | None) -> IO[str]:
 _START_DEADLINE_S = 30.0
 _COMMAND_DEADLINE_S = 60.0
 _PREFIX = "ais-local-"
-_LEFT_AFTER_S = 60.0
-"""Age of a temporary folder after which it is locked or left over.
-
-The lock is that of its server.
-"""
+_LEFT_AFTER_S = 60.0  # age of a temporary folder after which its server has locked it, or it is left over
 
 
 class Faults:

@@ -25,10 +25,7 @@ from torchdata_ais.tar.window import BLOCK, Window
 from torchdata_ais.tar.writer import MAX_NAME_BYTES
 
 Member = tuple[str, "bytes | Link | TooLarge", int, int]
-"""Name, data, offset of the first header, offset of the next header.
-
-Extension headers count as part of the member.
-"""
+"""Name, data, offsets of its first (extension) header and of the next member's."""
 
 _EXTENSION_LIMIT = 1 << 20  # bytes of one PAX header, which may hold further attributes
 _EXTENSIONS_LIMIT = 2 << 20  # bytes of all extension headers of one member

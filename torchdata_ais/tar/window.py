@@ -7,8 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
-BLOCK = 512
-"""Tar's unit: headers are one long, data is filled up to a multiple."""
+BLOCK = 512  # tar's unit: headers are one long, data is filled up to a multiple
 
 
 class PassableBlocks(Iterator[bytes]):

@@ -9,14 +9,9 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.tar.header import NUL
 from torchdata_ais.tar.window import BLOCK
 
-RECORD = 20 * BLOCK
-"""Size of a record: zeros fill an archive up to a multiple, as `tar` does."""
-
+RECORD = 20 * BLOCK  # zeros fill an archive up to a multiple, as `tar` does
+MAX_NAME_BYTES = 64 << 10  # of a name or link target, read or written: 16 times the limit of systems
 Buffer = bytes | bytearray | memoryview
-
-MAX_NAME_BYTES = 64 << 10
-"""Longest name or link target read or written: 16 times the OS limit."""
-
 _OCTAL_11 = 8**11  # the first number that 11 octal digits cannot say
 
 

@@ -23,10 +23,7 @@ PROVIDERS = {
     "azure": "azure",
     "oci": "oci",
 }
-"""URI scheme -> the provider in AIStore's requests (``provider=``).
-
-Of several schemes of a provider, the first is shown.
-"""
+"""Providers in AIStore's requests by URI scheme, of which the first is shown."""
 
 OBJECTS_PATH = "/v1/objects/"
 

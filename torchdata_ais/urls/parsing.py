@@ -154,11 +154,8 @@ def bucket_place(bucket: Any, provider: str = "ais", namespace: str = "") -> Loc
 
 
 _NUMBERS = re.compile(r"\d+")
+# A range of numbers in the syntax of other tools: {0...9}, {0-9}, {0:9}, {0,...,9} and {0 .. 9}.
 _SLIP = re.compile(r"\{\s*\d+(?:\s*(?:\.|\.{3,}|\u2026|-|:|,\s*\.+\s*,|to)\s*|\s+\.\.\s*|\.\.\s+)\d+\s*\}")
-"""A range of numbers in the syntax of other tools.
-
-These are ``{0...9}``, ``{0-9}``, ``{0:9}``, ``{0,...,9}`` and ``{0 .. 9}``.
-"""
 
 
 def expand_template(template: str) -> Iterator[str]:
@@ -344,17 +341,10 @@ def _endpoint_of(cluster: object) -> str:
     return found.rstrip("/")
 
 
-COMPRESSIONS = ("gz", "bz2", "xz", "zst")
-"""Supported compressions; ``.tgz`` is ``.tar.gz``."""
-
-INDEX_FOLDER = ".index/"
-"""Folder of sample indexes, next to the shards."""
-
-CLASSES_FILE = "classes.json"
-"""File with the names of the classes, next to the shards."""
-
-_ARCHIVE_ENDINGS = (".tar.gz", ".tar.lz4", ".tar", ".tgz", ".zip")
-"""Archives that AIStore's own jobs read and write."""
+COMPRESSIONS = ("gz", "bz2", "xz", "zst")  # .tgz is .tar.gz
+INDEX_FOLDER = ".index/"  # of sample indexes, next to the shards
+CLASSES_FILE = "classes.json"  # with the names of the classes, next to the shards
+_ARCHIVE_ENDINGS = (".tar.gz", ".tar.lz4", ".tar", ".tgz", ".zip")  # that AIStore's own jobs know
 
 _SHARD = rf"\.(tar(\.({'|'.join(COMPRESSIONS)}))?|tgz)$"
 _IS_SHARD = re.compile(_SHARD)

@@ -14,9 +14,8 @@ from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.urls import Location, parse_url
 from torchdata_ais.urls.parsing import archive_ending
 
+# Field names of AIStore's dSort article, and those of the server.
 _SHORT = {"extension": "input_extension", "bck": "input_bck"}
-"""Field names of AIStore's dSort article, and those of the server."""
-
 _KINDS = ("", "alphanumeric", "none", "md5", "shuffle", "content")
 _CONTENT = ("int", "float", "string")
 

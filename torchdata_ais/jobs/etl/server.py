@@ -19,12 +19,7 @@ from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThread
 from torchdata_ais.errors import AISError
 from torchdata_ais.jobs.etl.transform import ShardTransform, parse_args
 
-HELD_BYTES = 8 << 20
-"""Bytes of the new shard that are made before the first one is sent.
-
-Until then a failure can be reported as an error.
-"""
-
+HELD_BYTES = 8 << 20  # made before the first is sent: until then a failure can be reported as an error
 _BLOCK_BYTES = 1 << 20
 _UNPROCESSABLE = 422  # not tried again: the same function on the same shard fails again
 

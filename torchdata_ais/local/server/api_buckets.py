@@ -24,8 +24,8 @@ from .problem import ReplyError, not_implemented, number, typed
 from .routes import Call, route
 from .store import Bucket, Object
 
+# AIStore's defaults. Features that are off by default do not exist here.
 _PROPS: dict[str, Any] = msgspec.json.decode(Path(__file__).with_name("bucket_props.json").read_bytes())
-"""AIStore's defaults. Features that are off by default do not exist here."""
 
 
 @route("proxy", "GET", "buckets", "list", sdk="Cluster.list_buckets")
@@ -226,8 +226,8 @@ PROPS: dict[str, tuple[str, Callable[[Call, Object], Any]]] = {
     "size": ("s", lambda _, entry: entry.size),
     "copies": ("c", lambda *_: 1),
 }
+# Keys of an entry in JSON by those in msgpack.
 LONG_KEYS = {"n": "name", "f": "flags", **{key: prop for prop, (key, _) in PROPS.items()}}
-"""Keys of an entry in JSON by those in msgpack."""
 
 
 def _entry(call: Call, entry: Object, props: frozenset[str]) -> Entry:

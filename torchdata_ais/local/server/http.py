@@ -268,11 +268,7 @@ _REASONS[416] = "Requested Range Not Satisfiable"
 
 SMALL_BYTES = 64 * 1024
 SENDFILE_BYTES = 8 << 20
-UNCHUNKED_BYTES = 2048
-"""Size up to which a streamed body has a Content-Length, as Go's server.
-
-Larger ones are sent in chunks.
-"""
+UNCHUNKED_BYTES = 2048  # a streamed body up to this has a Content-Length, as in Go's server
 
 
 @dataclass(slots=True)

@@ -14,24 +14,13 @@ from datetime import datetime, timezone
 
 from .names import new_id
 
+# Kinds of jobs that wait for more work, and report idle rather than an end, as in AIStore.
 IDLE_KINDS = frozenset(
     ("copy-listrange", "etl-listrange", "archive", "download", "list", "get-batch", "put-copies")
 )
-"""Kinds of jobs that report idle rather than an end, as in AIStore.
-
-They wait for more work.
-"""
-
-PATIENCE_S = 5.0
-"""Time a request waits for its job, well below the SDK's timeout of 20 s."""
-
+PATIENCE_S = 5.0  # a request waits so long for its job: well below the SDK's timeout of 20 s
 BATCH_KIND = "get-batch"
-BATCH_LINGERS_S = 100.0
-"""Life of the job of GetBatch after its last request.
-
-On a real cluster 90 to 120 s.
-"""
-
+BATCH_LINGERS_S = 100.0  # this job lives on after its last request; on a real cluster 90 to 120 s
 NEVER = "0001-01-01T00:00:00Z"
 
 

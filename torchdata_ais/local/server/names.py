@@ -13,9 +13,7 @@ import xxhash
 
 from .problem import ReplyError, bad_bucket_name, invalid_path
 
-SHARD_INDEXES = ".sys-shardidx"
-"""The bucket of the indexes that the job ``index-shard`` makes."""
-
+SHARD_INDEXES = ".sys-shardidx"  # the bucket of the indexes that the job ``index-shard`` makes
 _BUCKET = re.compile(r"(?:[A-Za-z0-9_-]|\.(?!\.))+")
 _ALPHABET = string.ascii_letters + string.digits
 _MAX_NAME = 1024

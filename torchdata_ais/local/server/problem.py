@@ -77,9 +77,7 @@ def of_the_machine(node: str, error: OSError) -> ReplyError:
     return ReplyError(status, f"{node}: [Errno {code}] {name}: {os.strerror(code) if code else error}", name)
 
 
-Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""An integer of JSON, as large as Go's."""
-
+Int = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # as large as Go's
 _EMPTY = (b"null", b'""', b"false", b"0", b"[]", b"{}")
 
 

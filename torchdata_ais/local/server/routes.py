@@ -24,11 +24,8 @@ _KNOWN.read_string(Path(__file__).with_name("vocabulary.ini").read_text())
 _PATHS = {name: frozenset(follow.split()) for name, follow in _KNOWN["paths"].items()}
 _BESIDE_V1 = frozenset(_KNOWN["words"]["beside_v1"].split())
 
+# Actions and queries of AIStore. Those without a route are 501, others 400 as on a real node.
 ACTIONS = frozenset(_KNOWN["words"]["actions"].split())
-"""Actions and queries of AIStore: those without a route are 501.
-
-Others are 400 as on a real node.
-"""
 
 
 def is_known_path(path: str) -> bool:
@@ -46,8 +43,7 @@ def is_known_path(path: str) -> bool:
     return not follow or len(rest) == 1 or rest[1] in follow
 
 
-ALWAYS = frozenset(("provider", "namespace", "pid", "utm"))
-"""Query parameters of any request: the bucket's, and a redirect's."""
+ALWAYS = frozenset(("provider", "namespace", "pid", "utm"))  # parameters of a bucket, and of a redirect
 
 T = TypeVar("T")
 

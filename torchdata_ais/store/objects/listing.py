@@ -95,13 +95,9 @@ class _Selection:
 
     prefix: str
     template: str | None
-    pattern: re.Pattern[str] | None
     etl_params: dict[str, str] = field(default_factory=dict)
     etl: object = None
     beside: bool = False
-
-    def takes(self, name: str) -> bool:
-        return self.pattern is None or self.pattern.search(name) is not None
 
 
 def list_objects(
@@ -154,12 +150,12 @@ def list_objects(
         pattern = re.compile(regex) if regex else None
     except re.error as error:
         raise UsageError.at(f"regex={regex!r} is no regular expression: {error}") from error
-    wanted = _Selection(prefix, template, pattern, _etl_params(etl, etl_name), etl, beside)
+    wanted = _Selection(prefix, template, _etl_params(etl, etl_name), etl, beside)
     listed = 0
     found: list[ObjectURL] = []
     for name, url in _candidates(source, wanted, options):
         listed += 1
-        if wanted.takes(name):
+        if pattern is None or pattern.search(name):
             found.append(url)
     if not found and not allow_empty:
         raise nothing_found(source, prefix, template, regex, listed)

@@ -114,12 +114,8 @@ def _file_with(data: bytes) -> int:
         return os.dup(file.fileno())
 
 
-Row = tuple[str, int | None, str | None, str | None]
-"""A URL with size, version and checksum, as far as they are known."""
-
-OURS = "\0"
-"""Placeholder for the endpoint of the process that reads a URL."""
-
+Row = tuple[str, int | None, str | None, str | None]  # URL, size, version, checksum
+OURS = "\0"  # placeholder for the endpoint of the process that reads a URL
 _BLOCK = 128  # URLs that are decoded together
 
 _rows = msgspec.msgpack.Decoder(list[Row])

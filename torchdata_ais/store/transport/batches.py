@@ -32,7 +32,7 @@ _PAX = ord("x")
 _PAX_BYTES = 64 << 10
 _EXTENSION_BYTES = 1 << 20  # of all extension headers before one entry: `deadline` counts silence only
 _PLACEHOLDER = "__404__/"
-_REST = 64 << 10  # zeros that may follow the end
+_REST = 64 << 10  # zeros that may follow the end; once read, the connection can be used again
 
 
 class NotAsAskedError(Exception):
@@ -75,7 +75,7 @@ def entries_of(body: WholeBody, asked: Iterable[Asked]) -> Iterator[tuple[int, b
             raise NotAsAskedError(f"an entry of {size} bytes came in the place of {_shown(one)}")
         yield one.number, archive.data(one)
     more = archive.header()
-    if more is not None or archive.rest().strip(NUL):
+    if more is not None or archive.take(_REST).strip(NUL):
         raise NotAsAskedError("the archive goes on after the last entry that was asked for")
 
 
@@ -85,7 +85,7 @@ def _shown(one: Asked) -> str:
 
 class _Archive:
     def __init__(self, body: WholeBody) -> None:
-        self._take = body.take
+        self.take = body.take
         self._padding = 0  # after the entry before
 
     def header(self) -> tuple[str, int] | None:
@@ -94,7 +94,7 @@ class _Archive:
         extension = 0
         while True:
             before, self._padding = self._padding, 0
-            block = self._take(before + _BLOCK)[before:]
+            block = self.take(before + _BLOCK)[before:]
             if len(block) < _BLOCK:
                 raise NotAsAskedError("the answer ended before its archive did")
             if not (block[0] or block.strip(NUL)):
@@ -107,7 +107,7 @@ class _Archive:
                         raise NotAsAskedError(
                             f"more than {_EXTENSION_BYTES} bytes of extension headers came before one entry"
                         )
-                    said = pax_records(self._take(size))
+                    said = pax_records(self.take(size))
                     self._padding = -size % _BLOCK
                     continue
                 size = int(said.get("size", size))
@@ -119,15 +119,11 @@ class _Archive:
 
     def data(self, one: Asked) -> bytes:
         """Return the bytes of the entry."""
-        data = self._take(one.length)
+        data = self.take(one.length)
         if len(data) < one.length:
             raise NotAsAskedError(f"the answer ended within {_shown(one)}")
         self._padding = -one.length % _BLOCK
         return data
-
-    def rest(self) -> bytes:
-        """Return the bytes after the end: read, the connection can be used again."""
-        return self._take(_REST)
 
 
 WantedRange = tuple["str | Location", int, int]

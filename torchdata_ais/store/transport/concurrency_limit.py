@@ -24,7 +24,7 @@ class ConcurrencyLimit:
 
     The number grows by one for each round of answers (as many as there are requests in flight), and is halved when
     the cluster answers 429 or 503: once for all the requests that were under way then. No request begins before the
-    time of the longest ``Retry-After`` is over. `least` may always run, more than `most` never.
+    time of the longest ``Retry-After`` is over. More than `most` never run.
 
     Attributes:
         limit: How many may run now; the fraction grows towards the next one.
@@ -45,12 +45,10 @@ class ConcurrencyLimit:
     def __init__(
         self,
         *,
-        least: int = 1,
         first: int = _FIRST,
         most: int = _MOST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._least = least
         self._most = most
         self._clock = clock
         self.limit = float(first)
@@ -138,7 +136,7 @@ class ConcurrencyLimit:
                 # Only requests started after the last decrease halve the limit: refusals of one burst count once.
                 if begun >= self._slowed_at:
                     self._slowed_at = now
-                    self.limit = max(float(self._least), self.limit / 2)
+                    self.limit = max(1.0, self.limit / 2)
             self._changed.notify_all()
 
 

@@ -26,11 +26,8 @@ from torchdata_ais.store.transport.options import StoreOptions
 from torchdata_ais.store.transport.pools import pool_for
 from torchdata_ais.urls import redact
 
+# Exceptions of libraries for unexpected bytes; OverflowError and UnicodeError are among them.
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""Exceptions of libraries for unexpected bytes.
-
-`OverflowError` and `UnicodeError` are among them.
-"""
 
 CHECK_TLS = Remedy(
     in_programs("check ca_cert= (AIS_CLIENT_CA) and that the endpoint speaks https"),
@@ -299,11 +296,7 @@ def not_aistore(url: str, why: str) -> Failed:
     return Failed(ReadError, f"what answers at {where} is not an AIStore: {why}", todo, again=False)
 
 
-ANSWER_BYTES = 16 << 20
-"""Largest size of an answer.
-
-The longest page, 10,000 names, takes 12 MB.
-"""
+ANSWER_BYTES = 16 << 20  # most of an answer: the longest page, 10,000 names, takes 12 MB
 
 
 def check_length(size: int, options: StoreOptions) -> None:

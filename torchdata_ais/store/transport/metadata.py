@@ -126,7 +126,6 @@ def response_metadata(response: BaseHTTPResponse, location: Location) -> ObjectM
 _log = logging.getLogger("torchdata_ais")
 
 INSTALL_CRC32C = "pip install google-crc32c"
-"""Advice where a CRC32C cannot be computed."""
 
 
 class Hash(Protocol):

@@ -143,8 +143,7 @@ class Retry:
         return full * random.uniform(0.5, 1.0)
 
 
-ONE_TRY = Retry(attempts=1, deadline=5.0)
-"""Policy of requests that only improve a message."""
+ONE_TRY = Retry(attempts=1, deadline=5.0)  # for requests that only improve a message
 
 
 class TokenSource:
@@ -203,10 +202,7 @@ class TokenSource:
 
 
 Token: TypeAlias = "str | Callable[[], str] | os.PathLike[str] | TokenSource | None"  # noqa: S105 - a type
-"""A bearer token, a function that returns it, or the path of its file.
-
-A path is a `pathlib.Path`.
-"""
+"""A bearer token, a function that returns it, or the `pathlib.Path` of its file."""
 
 
 def _called(function: Callable[[], str]) -> str:

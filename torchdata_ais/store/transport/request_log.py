@@ -18,8 +18,7 @@ import msgspec
 
 from torchdata_ais.urls import Location
 
-KEPT = 1024
-"""Ended requests that are kept."""
+KEPT = 1024  # ended requests
 
 
 class RequestRecord(msgspec.Struct, array_like=True):
