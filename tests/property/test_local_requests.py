@@ -15,8 +15,7 @@ from helpers.examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchdata_ais.local import LocalCluster
-from torchdata_ais.local.coverage import coverage_table
+from torchdata_ais.local import LocalCluster, coverage_table
 from torchdata_ais.testing import shard_bytes
 
 pytestmark = pytest.mark.timeout(300)

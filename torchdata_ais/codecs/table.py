@@ -69,10 +69,6 @@ basichandlers = FieldTable()
 _MOST_DIGITS = 4000  # Python converts no more than 4,300
 
 
-def _text(data: bytes, _: FieldTable) -> str:
-    return without_mark(data).decode("utf-8")
-
-
 def _integer(data: bytes, _: FieldTable) -> int:
     if data.isdigit() and len(data) <= _MOST_DIGITS:
         return int(data)
@@ -88,10 +84,6 @@ def _integer(data: bytes, _: FieldTable) -> int:
             ),
         )
     return int(digits)
-
-
-def _json(data: bytes, _: FieldTable) -> object:
-    return json.loads(without_mark(data))
 
 
 def _jsonl(data: bytes, _: FieldTable) -> list[Any]:
@@ -122,18 +114,10 @@ def _npz(data: bytes, table: FieldTable) -> dict[str, Any]:
     return {name: _npy(part, table) if part[:6] == b"\x93NUMPY" else part for name, part in parts.items()}
 
 
-def _ten(data: bytes, _: FieldTable) -> object:
-    return tenbin.loads(data)
-
-
 def _msgpack(data: bytes, _: FieldTable) -> object:
     import msgspec
 
     return msgspec.msgpack.decode(data)
-
-
-def _cbor(data: bytes, _: FieldTable) -> object:
-    return require("cbor2", "a cbor field").loads(data)
 
 
 def _torch(data: bytes, table: FieldTable) -> object:
@@ -166,15 +150,15 @@ def _refused(what: str) -> DecodeUsageError:
 
 _LOADERS: dict[str, Callable[[bytes, FieldTable], Any]] = by_name(
     {
-        "text": _text,
+        "text": lambda data, _: without_mark(data).decode("utf-8"),
         "integer": _integer,
-        "json": _json,
+        "json": lambda data, _: json.loads(without_mark(data)),
         "jsonl": _jsonl,
         "npy": _npy,
         "npz": _npz,
-        "ten": _ten,
+        "ten": lambda data, _: tenbin.loads(data),
         "msgpack": _msgpack,
-        "cbor": _cbor,
+        "cbor": lambda data, _: require("cbor2", "a cbor field").loads(data),
         "torch": _torch,
         "pickle": _pickle,
     }

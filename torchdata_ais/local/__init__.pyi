@@ -1,7 +1,6 @@
 from .cluster import ClusterStats as ClusterStats
 from .cluster import LocalCluster as LocalCluster
 from .cluster import RequestRecord as RequestRecord
-from .coverage import coverage_table as coverage_table
 from .server.faults import Action as Action
 from .server.faults import Bandwidth as Bandwidth
 from .server.faults import Busy as Busy
@@ -22,3 +21,4 @@ from .server.faults import Status as Status
 from .server.faults import SwapEntries as SwapEntries
 from .server.faults import WholeObject as WholeObject
 from .server.faults import WrongChecksum as WrongChecksum
+from .server.routes import coverage_table as coverage_table

@@ -205,3 +205,38 @@ def _unknown(call: Call, resource: str, key: str) -> ReplyError:
     elif resource in ("cluster", "daemon") and "what" in call.query:
         return ReplyError(400, f"unexpected query [what={key}]")
     return ReplyError(400, f'invalid action "{key}"')
+
+
+_SHOWN_PATHS = {
+    "batch": "/v1/ml/moss[/bucket]",
+    "bucket": "/v1/buckets/bucket",
+    "buckets": "/v1/buckets",
+    "cluster": "/v1/cluster",
+    "daemon": "/v1/daemon",
+    "etl": "/v1/etl/name",
+    "etls": "/v1/etl",
+    "health": "/v1/health",
+    "object": "/v1/objects/bucket/object",
+    "reverse": "/v1/reverse/daemon",
+    "sort": "/v1/sort",
+}
+
+
+def coverage_table() -> str:
+    """Return a Markdown table of the requests of a `LocalCluster`.
+
+    All others get 501 or 400.
+
+    Example:
+        >>> print(coverage_table().splitlines()[2])
+        | GET `/v1/buckets` | `list` | | Cluster.list_buckets |
+    """
+    load_routes()
+    lines = ["| request | action, `what` or parameter | query parameters | SDK |", "|---|---|---|---|"]
+    rows = [row for row in ROUTES.values() if row.sdk]
+    for row in sorted(rows, key=lambda row: (_SHOWN_PATHS[row.resource], row.method, row.key, row.role)):
+        query = " ".join(f"`{name}`" for name in sorted(row.query - {"what"}))
+        key = f"`{row.key}`" if row.key else ""
+        cells = (f"{row.method} `{_SHOWN_PATHS[row.resource]}`", key, query, row.sdk)
+        lines.append("|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|")
+    return "\n".join(lines) + "\n"

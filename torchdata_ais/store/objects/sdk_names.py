@@ -73,19 +73,18 @@ def namespace_of(text: str) -> Any:
 
 def is_bucket(source: object) -> bool:
     """Return whether `source` is the SDK's bucket, and lists as that does."""
-    return _sdk_in_use() and _lists_as(source, _names("").Bucket)
+    return _lists_as(source, "", "Bucket")
 
 
 def is_group(source: object) -> bool:
     """Return whether `source` is an SDK group of objects, listed like one."""
-    return _sdk_in_use() and _lists_as(source, _names(".multiobj").ObjectGroup)
+    return _lists_as(source, ".multiobj", "ObjectGroup")
 
 
-def _sdk_in_use() -> bool:
-    return "aistore.sdk" in sys.modules  # else none can exist
-
-
-def _lists_as(source: object, kind: Any) -> bool:
+def _lists_as(source: object, module: str, name: str) -> bool:
+    if "aistore.sdk" not in sys.modules:  # then none can exist
+        return False
+    kind = getattr(_names(module), name)
     # A subclass with another listing method is called like any other source.
     return isinstance(source, kind) and type(source).list_urls is kind.list_urls
 
@@ -97,8 +96,7 @@ def etl_config(name: str) -> Any:
 
 def etl_payload(server: object) -> str:
     """Return a server class, as it is sent to the cluster."""
-    text: str = _names(".etl.webserver").serialize_class(server)
-    return text
+    return str(_names(".etl.webserver").serialize_class(server))
 
 
 def etl_ways() -> tuple[str, ...]:

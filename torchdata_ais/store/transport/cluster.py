@@ -41,9 +41,10 @@ def resolve_options(
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
     """Return the options in the SDK's variables, and in two CA variables."""
+    token_file = env.get("AIS_AUTHN_TOKEN_FILE")
     values: dict[str, Any] = {
         "endpoint": env.get("AIS_ENDPOINT"),
-        "token": env.get("AIS_AUTHN_TOKEN") or _path(env.get("AIS_AUTHN_TOKEN_FILE")),
+        "token": env.get("AIS_AUTHN_TOKEN") or (Path(token_file) if token_file else None),
         "ca_cert": env.get("AIS_CLIENT_CA") or env.get("REQUESTS_CA_BUNDLE") or env.get("CURL_CA_BUNDLE"),
         "connect_timeout": _number(env, "AIS_CONNECT_TIMEOUT"),
         "first_byte_timeout": _number(env, "AIS_READ_TIMEOUT"),
@@ -57,10 +58,6 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
     pool = _number(env, "AIS_MAX_CONN_POOL")
     values["pool_size"] = int(pool) if pool else None
     return {name: value for name, value in values.items() if value not in (None, "")}
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None
 
 
 def _number(env: Mapping[str, str], name: str) -> float | None:
