@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import TypeVar
 
 from torchdata_ais._util.process_end import meanwhile
@@ -93,12 +94,12 @@ class Attempts:
         self._name = name
         self._url = url
         self._host = host
-        self._begun = float("inf")
+        self._begun = inf
         self._failures = 0
         self._calls = 0
         self._bytes = 0
         self._waited_s = 0.0
-        self._due = float("inf")
+        self._due = inf
         self._breaks: tuple[int, int] = (-1, 0)
         self.total = 0
         self.retries = 0
@@ -118,28 +119,20 @@ class Attempts:
         """
         self.total = self._failures = 0
         self._calls += 1
-        if self._is_over():
+        if self.left_s() <= 0:
             raise self._too_late()
         while True:
             self.total += 1
+            self._begun = time.monotonic()
             try:
                 with self.waiting():
-                    return self._once(call)
+                    return call(self)
             except Failed as caught:
                 failed = caught
+            finally:
+                self._begun = inf
+                self.expect()
             self.failed(failed)  # outside of `except`: its only context is the cause that it names
-
-    def _once(self, call: Callable[[Attempts], _T]) -> _T:
-        self._begun = time.monotonic()
-        try:
-            return call(self)
-        finally:
-            self._begun = float("inf")
-            self.expect()
-
-    def _is_over(self) -> bool:
-        left = self.left_s()
-        return left is not None and left <= 0
 
     def _too_late(self) -> TransportError:
         what = f"the deadline of {self._retry.deadline:g} s for the whole has passed"
@@ -174,19 +167,15 @@ class Attempts:
         """Count `seconds` towards the deadline: fast, for the loop over blocks."""
         self._waited_s += seconds
 
-    def left_s(self) -> float | None:
-        """Return the seconds left of the deadline; None without one."""
-        if self._retry.deadline is None:
-            return None
-        return self._retry.deadline + self._bytes / _MIB - self._waited_s
+    def left_s(self) -> float:
+        """Return the seconds left of the deadline, endless without one."""
+        deadline = inf if self._retry.deadline is None else self._retry.deadline
+        return deadline + self._bytes / _MIB - self._waited_s
 
     def bound(self, timeout: float | None) -> float | None:
         """Return `timeout`, or the rest of the deadline, or at least a moment."""
-        left = self.left_s()
-        if left is None:
-            return timeout
-        left = max(left, 0.05)
-        return left if timeout is None else min(timeout, left)
+        bound = min(max(self.left_s(), 0.05), inf if timeout is None else timeout)
+        return None if bound == inf else bound
 
     def expect(self, *timeouts: float | None) -> None:
         """Bound the current step by the sum of `timeouts`; without any, end it.
@@ -195,10 +184,10 @@ class Attempts:
         """
         if timeouts:
             self._cancel.was_interrupted()  # of a step before this one
-        due = time.monotonic() + _SLACK_S if timeouts else float("inf")
-        for timeout in timeouts:
-            due = due + timeout if timeout is not None else float("inf")
-        self._due = due
+            seconds = sum(inf if timeout is None else timeout for timeout in timeouts)
+            self._due = time.monotonic() + _SLACK_S + seconds
+        else:
+            self._due = inf
 
     def tell_waiting(self) -> None:
         """Log once a minute that a host does not answer. Called by another thread."""
@@ -234,12 +223,12 @@ class Attempts:
         left = self.left_s()
         if not failed.again:
             raise self._error(failed, "", offset) from quiet(failed.__cause__ or failed.__context__)
-        if self._calls > 1 and self._is_over():  # `failed` has the timeout that was shortened for that
+        if self._calls > 1 and left <= 0:  # `failed` has the timeout that was shortened for that
             raise self._too_late() from quiet(failed.__cause__)
         if self._failures >= self._retry.attempts:
             raise self._error(failed, f"tried {self.total} times", offset) from quiet(failed.__cause__)
         pause = failed.after_s if failed.after_s is not None else self._retry.delay(self._failures)
-        if left is not None and pause >= left:
+        if pause >= left:
             reason = f"tried {self.total} times within the deadline of {self._retry.deadline:g} s"
             if failed.after_s is not None:
                 reason += f"; the server asks to wait {failed.after_s:g} s"

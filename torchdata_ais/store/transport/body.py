@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPException, HTTPResponse, RemoteDisconnected
 from io import BytesIO
+from math import inf
 from traceback import clear_frames
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -271,15 +272,12 @@ class HTTPReader(Reader):
 
     def _check_deadline(self) -> None:
         left = self._attempts.left_s()
-        if left is None:
-            return
         if left <= 0:
             deadline_s = self._options.retry.deadline
             raise self._attempts.too_late(
                 f"the deadline of {deadline_s:g} s has passed at byte {self._offset}"
             )
-        stall_s = self._options.stall_timeout
-        if stall_s is None or left < stall_s:
+        if left < (self._options.stall_timeout or inf):
             self.cancel.set_timeout(left)
 
     def _check_end(self) -> None:
@@ -496,8 +494,7 @@ class WholeBody:
         self._attempts = attempts
         self._stall_s = attempts.bound(options.stall_timeout)
         self._deadline_s = options.retry.deadline
-        left = attempts.left_s()
-        self._due = float("inf") if left is None else time.monotonic() + left
+        self._due = time.monotonic() + attempts.left_s()
         # Bytes that must come within the stall timeout; 0: it is not set, below: they came.
         self._expected = 0
         self.size = 0

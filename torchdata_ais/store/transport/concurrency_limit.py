@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 
 from torchdata_ais.errors import StallError
 from torchdata_ais.store.transport.attempts import Cancelled, Failed
@@ -87,7 +88,7 @@ class ConcurrencyLimit:
         self._not_before = float("-inf")
 
     @contextmanager
-    def turn(self, cancel: Cancel | None = None, timeout: float | None = None) -> Iterator[None]:
+    def turn(self, cancel: Cancel | None = None, timeout: float = inf) -> Iterator[None]:
         """Wait until one more request may run, and count it as running meanwhile.
 
         `Failed` after `timeout` seconds, `Cancelled` if `cancel` was called.
@@ -104,9 +105,9 @@ class ConcurrencyLimit:
         finally:
             self._end(begun, answered, busy)
 
-    def _begin(self, cancel: Cancel | None, timeout: float | None) -> float:
+    def _begin(self, cancel: Cancel | None, timeout: float) -> float:
         """Wait for a turn and take it; return when that was."""
-        due = None if timeout is None else self._clock() + timeout
+        due = self._clock() + timeout
         with self._changed:
             while True:
                 now = self._clock()
@@ -116,7 +117,7 @@ class ConcurrencyLimit:
                 if self.running < int(self.limit) and now >= self._not_before:
                     self.running += 1
                     return now
-                if due is not None and now >= due:
+                if now >= due:
                     what = f"no request could be sent for {timeout:g} s, so busy is the cluster"
                     raise Failed(
                         StallError, what, "look at its load, or read with fewer processes", again=False
