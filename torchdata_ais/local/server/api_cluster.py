@@ -22,17 +22,11 @@ from .store import Object
 AIS_VERSION = "5.0"
 
 
-class _Wanted:
-    """Query for one job; Go takes the names in any case."""
-
-    def __init__(self, fields: Mapping[str, msgspec.Raw]) -> None:
-        known = {key.lower(): raw for key, raw in fields.items()}
-        self.id, self.kind = (
-            decode(known.get(name, b"null"), str | None, name) or "" for name in ("id", "kind")
-        )
-
-    def __str__(self) -> str:
-        return f"x-{self.kind}[{self.id}]"
+def _wanted(fields: Mapping[str, msgspec.Raw]) -> tuple[str, str]:
+    """Return id and kind of the wanted job; Go takes names in any case."""
+    known = {key.lower(): raw for key, raw in fields.items()}
+    job_id, kind = (decode(known.get(name, b"null"), str | None, name) or "" for name in ("id", "kind"))
+    return job_id, kind
 
 
 class _Listed(msgspec.Struct):
@@ -122,8 +116,7 @@ def node_status(call: Call) -> Reply:
 @route("proxy", "PUT", "cluster", "stop", query="frc", sdk="Job.abort")
 def stop_job(call: Call) -> Reply:
     """Abort a job: its work ends before the next object."""
-    wanted = _Wanted(call.value(dict[str, msgspec.Raw]) or {})
-    for job in call.cluster.jobs.select(wanted.id, wanted.kind):
+    for job in call.cluster.jobs.select(*_wanted(call.value(dict[str, msgspec.Raw]) or {})):
         job.abort()
     return Reply()
 
@@ -131,20 +124,20 @@ def stop_job(call: Call) -> Reply:
 @route("proxy", "GET", "cluster", "status", query="what", sdk="Job.status, Job.wait")
 def job_status(call: Call) -> Reply:
     """Result of one job."""
-    wanted = _Wanted(call.message)
-    job = call.cluster.jobs.get(wanted.id)
+    job_id, kind = _wanted(call.message)
+    job = call.cluster.jobs.get(job_id)
     if job is None:
-        raise ReplyError(404, f"{call.node.tag}: {wanted} does not exist", "ErrNotFound")
+        raise ReplyError(404, f"{call.node.tag}: x-{kind}[{job_id}] does not exist", "ErrNotFound")
     return Reply.plain_json(job.status())
 
 
 @route("proxy", "GET", "cluster", "qryxstats", query="what", sdk="Job.get_details")
 def job_details(call: Call) -> Reply:
     """Snapshots of a job on each target; all work counts for the first one."""
-    wanted = _Wanted(call.message)
-    jobs = call.cluster.jobs.select(wanted.id, wanted.kind)
+    job_id, kind = _wanted(call.message)
+    jobs = call.cluster.jobs.select(job_id, kind)
     if not jobs:
-        raise ReplyError(404, f'"{wanted}" not found')
+        raise ReplyError(404, f'"x-{kind}[{job_id}]" not found')
     return Reply.json({call.cluster.targets[0].id: [job.snapshot() for job in jobs]})
 
 

@@ -92,10 +92,8 @@ def lookup(call: Call) -> Object:
 
 def standard_headers(entry: Object) -> dict[str, str]:
     """The headers that describe an object on GET and PUT."""
-    headers = {"Ais-Atime": str(entry.atime_ns), **_checksum_headers(entry)}
-    return headers | (
-        {"Ais-Version": str(entry.version)} if entry.version else {}
-    )  # system buckets have none
+    version = {"Ais-Version": str(entry.version)} if entry.version else {}  # system buckets have none
+    return {"Ais-Atime": str(entry.atime_ns), **_checksum_headers(entry), **version}
 
 
 def _checksum_headers(entry: Object) -> dict[str, str]:

@@ -266,9 +266,8 @@ class ObjectCache:
         path = Path(self.folder) / name[:2] / name
         proven = options.verify and hash_like(known.checksum) is not None
         with self._explained(known):
-            Path(self.folder).mkdir(
-                mode=0o700, parents=True, exist_ok=True
-            )  # may be shared: those in it are not
+            # This one may be shared; those in it are not.
+            Path(self.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
             private_folder(path.parent)
             # First without the lock: a kept file is the usual case.
             file, _ = open_sound(path, known, verify=options.verify)

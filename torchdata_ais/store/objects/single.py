@@ -416,6 +416,7 @@ def read_range(
     if place.kind == "file":
         return _of_file(place, start, length, known)
     target = place.url()
+    stats = stats or Stats()
 
     def get(attempts: Attempts) -> bytes:
         with (
@@ -428,8 +429,7 @@ def read_range(
         wanted = {"Range": f"bytes={start}-{start + length - 1}"}
         to_cluster = place.kind == "object"
         response = send("GET", target, options, attempts, with_token=to_cluster, headers=wanted)
-        if stats is not None:
-            stats.retries += attempts.total > 1
+        stats.retries += attempts.total > 1
         try:
             if response.status == 416:
                 drain(response)
@@ -451,8 +451,7 @@ def read_range(
             let_go(response)
 
     data = retried(get, options.retry, place.uri, redact(target), cancel)
-    if stats is not None:
-        stats.bytes += len(data)
+    stats.bytes += len(data)
     return data
 
 
