@@ -355,7 +355,7 @@ def check_matroska(data: bytes) -> None:
 
 
 def _vint(data: bytes, at: int, *, keep_marker: bool) -> tuple[int | None, int]:
-    """Return a number of variable length, or None for all bits, and its end."""
+    """Return a number of variable length, None for all bits set, and its end."""
     first = data[at] if at < len(data) else 0x80
     count = 9 - first.bit_length() if first else 9
     value = int.from_bytes(data[at : at + count], "big")

@@ -178,7 +178,7 @@ def framed_pixels(pixels: NDArray[np.uint8], frame: Frame, scale: int) -> NDArra
 
 
 def planes_of(pixels: NDArray[np.uint8], place: Place) -> torch.Tensor:
-    """Return (H, W) or (H, W, C) pixels as contiguous planes, best in `place`."""
+    """Return pixels as contiguous planes (H, W) or (C, H, W), put in `place`."""
     import torch
 
     planes = pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

@@ -55,7 +55,7 @@ def hide(secret: str | None) -> None:
 
 
 def _is_word(secret: str) -> bool:
-    """Return whether a secret is hidden only as a whole word, no part of one."""
+    """Return whether a secret is hidden only as a whole word."""
     if len(secret) < _LONG:
         return len(secret) >= SHORT and any(c.isdigit() for c in secret)  # "test" occurs for other reasons
     return secret.isalpha() and secret.islower()
@@ -460,7 +460,10 @@ def _redacted_run(run: str, level: int) -> str:
 
 
 def _redacted_parameters(run: str, level: int) -> str:
-    """Redact values of ``name=value`` in query, fragment and (surest) path."""
+    """Redact values of ``name=value`` after ``? & # ;``.
+
+    In the path, values with an unmistakable name are redacted.
+    """
     first, *rest = _CUT.split(run)
     if "=" in first:
         if rest and rest[0] == "&" and "/" not in first:

@@ -31,7 +31,10 @@ class Parts(NamedTuple):
 
 
 class Way(NamedTuple):
-    """One way out: a clause; one that begins with a sign is joined as it is."""
+    """One way out of an error, for programs, for commands, or for both.
+
+    The text of one that begins with a sign joins as it is, others by ", or".
+    """
 
     text: str
     programs: bool = True

@@ -249,7 +249,7 @@ class TarReader:
         return begin, name, size, said.get("linkpath", "")
 
     def _goes_on(self, block: bytes, offset: int) -> bool:
-        """Judge zeros, or a rest that is no header; return whether more follows."""
+        """Judge a block that is not a header; return whether an archive follows."""
         if block.strip(NUL):
             if offset == self._start == 0 and (NUL not in block or not may_be_header(block)):
                 raise self._faults.not_a_tar(block)

@@ -68,7 +68,7 @@ class Window:
         return parts.getvalue()
 
     def take_padded(self, size: int) -> bytes | None:
-        """Return the next `size` bytes without their padding; None if it ends."""
+        """Return the next `size` bytes and skip their padding; None at the end."""
         end = self.at + size
         padded = end + -size % BLOCK
         if padded <= len(self.block):
@@ -79,7 +79,7 @@ class Window:
         return None if len(whole) < size or self.skip(-size % BLOCK) else whole
 
     def skip(self, size: int) -> int:
-        """Skip `size` bytes and return how many were missing when it ended."""
+        """Skip `size` bytes; return how many were missing at the end."""
         self.at += size
         while self.at > len(self.block):
             beyond = self.at - len(self.block)

@@ -113,7 +113,7 @@ def object_fault(name: str) -> str:
 
 
 def check_object(place: Location, todo: str = "choose another name") -> None:
-    """Raise `UsageError` for a name that no list and no URL could have."""
+    """Raise `UsageError` if nothing can be stored under this name."""
     if place.kind == "object" and (why := object_fault(place.name)):
         raise UsageError.at(
             f"no object can be called {shown_name(place.name)}: {why}", todo=todo, url=place.uri[:_LONGEST]

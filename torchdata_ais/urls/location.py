@@ -23,7 +23,7 @@ PROVIDERS = {
     "azure": "azure",
     "oci": "oci",
 }
-"""Providers in AIStore's requests by URI scheme, of which the first is shown."""
+"""Providers in AIStore's requests by URI scheme. Of several schemes the first is shown."""
 
 OBJECTS_PATH = "/v1/objects/"
 

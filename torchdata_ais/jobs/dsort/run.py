@@ -96,7 +96,7 @@ _NUMBER = re.compile(r"%(?:0?\d+)?d|@\d*")
 
 @dataclass(frozen=True)
 class Names:
-    """Names in one bucket: in order, or regular expressions for whole names."""
+    """Names in one bucket: `exact` ones in order, or regular expressions."""
 
     bucket: Location
     exact: tuple[str, ...] | None
@@ -131,7 +131,7 @@ def inputs_of(spec: Mapping[str, Any]) -> Names:
 
 
 def outputs_of(spec: Mapping[str, Any], templates: tuple[str, ...] = ()) -> Names:
-    """Return the output of the (translated) specification, or of a key map."""
+    """Return the output of the specification, or of templates of a key map."""
     bucket = _place(spec.get("output_bck") or spec["input_bck"])
     extension = spec.get("output_extension") or spec.get("input_extension") or ""
     templates = templates or (spec.get("output_format") or "",)

@@ -115,7 +115,7 @@ def logs(call: Call) -> Reply:
 
 @route("target", "GET", "etl", "_object")
 def get_for_worker(call: Call) -> Reply:
-    """The object at a path of the transform, its secret and the uname."""
+    """The object, for a worker that pulls, with the secret in the path."""
     etls = _allowed(call)
     parts = call.name.split("/", 3)
     if len(parts) < 4:

@@ -38,7 +38,7 @@ _FORMAT = re.compile(r"([^%]*)%(?:0([0-9]{1,3}))?d([^%]*)")
 
 
 def endless(template: str) -> Iterator[str]:
-    """Yield the names of a range template, or endless ones of ``shard-%06d``."""
+    """Yield the names of a range template, or without end of ``shard-%06d``."""
     match = _FORMAT.fullmatch(template)
     if match is None:
         if not is_range(template):
@@ -129,7 +129,10 @@ def _entries(call: Call, wanted: dict[str, Any]) -> Iterator[tuple[str, Object |
 
 
 def run_on_group(call: Call, job: Job, wanted: dict[str, Any]) -> Iterator[Object]:
-    """Yield the objects; a missing one of a list, not of a range, is an error."""
+    """Yield the objects that exist.
+
+    A missing one of a list is an error of the job; one of a range is not.
+    """
     for name, entry in _entries(call, wanted):
         if entry is not None:
             yield entry

@@ -77,7 +77,7 @@ def redirect_to(call: Call, url: str, status: int) -> Reply:
 
 
 def lookup(call: Call) -> Object:
-    """Return the object, or the target's 404 also if another target has it."""
+    """Return the object, or the target's 404, also if another target has it."""
     entry = call.source.objects.get(call.name)
     if entry is None or call.cluster.holder(call.bucket, call.name) is not call.node:
         if call.source.ec and call.request.method == "GET":

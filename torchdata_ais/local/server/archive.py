@@ -100,7 +100,10 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Archive:
-    """An open archive; data files never change: equal numbers, equal content."""
+    """An open archive.
+
+    Data files never change: those of one number and extension are equal.
+    """
 
     number: int
     extension: str

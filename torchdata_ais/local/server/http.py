@@ -79,7 +79,7 @@ class Body:
         return self._asked or not self.pending
 
     def blocks(self) -> Iterator[memoryview]:
-        """Yield the rest of the body in views of one buffer, which is used again."""
+        """Yield the rest of the body in views of one buffer, written each time."""
         if not self.can_be_drained:
             self._asked = True
             self._connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -230,7 +230,10 @@ class Connection:
 
 
 def _headers(lines: list[str]) -> dict[str, str]:
-    """The fields by lower-case name; repeated ones are joined, if they may be."""
+    """The fields by lower-case name.
+
+    Several of one name are one list, but for those that may come once.
+    """
     headers: dict[str, str] = {}
     for line in lines:
         found = _HEADER.fullmatch(line)

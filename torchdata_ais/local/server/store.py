@@ -50,7 +50,7 @@ class Object(msgspec.Struct):
 
 
 class Bucket:
-    """One bucket: its objects, and their sorted names while nothing changes."""
+    """One bucket: its objects by name, and their names in order."""
 
     def __init__(
         self, name: str, bid: int, created_ns: int, checksum: str = "xxhash2", ec: bool = False

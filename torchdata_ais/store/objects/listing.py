@@ -232,7 +232,7 @@ def _files(names: Iterable[str]) -> list[str]:
 
 
 def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
-    """List a bucket below the name in `place`, or expand the template in it."""
+    """List a bucket below the name in `place`, or expand a template there."""
     prefix = place.name + wanted.prefix
     if wanted.template is not None:
         for end in expand_template(wanted.template):
@@ -297,7 +297,7 @@ def options_with(client: object, options: StoreOptions) -> StoreOptions:
 
 
 def _url(place: Location, wanted: _Selection, known: Entry | ObjectURL | None = None) -> ObjectURL:
-    """Return the URL of an object with metadata, if it is not transformed."""
+    """Return the URL of an object; one of a transform has no metadata."""
     if wanted.etl_params:
         return ObjectURL(replace(place, params={**place.params, **wanted.etl_params}).url())
     if known is None or isinstance(known, ObjectURL):

@@ -54,7 +54,7 @@ class SharedBytes:
 
     @property
     def place(self) -> str | None:
-        """Path of the bytes for others of this user and machine, while this lives."""
+        """Path of the bytes for other processes, valid while this one lives."""
         return None if self._fd is None else f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def same_at(self, place: str) -> SharedBytes | None:
@@ -188,7 +188,7 @@ class PackedURLs:
 
     @property
     def place(self) -> str | None:
-        """Path of the memory for other processes of this user; None: not shared."""
+        """Path of the memory for other processes of this user and machine."""
         return self._memory.place
 
     def take_memory(self, place: str) -> None:

@@ -198,7 +198,7 @@ def list_bucket(
 
 
 def list_buckets(options: StoreOptions, provider: str = "") -> list[Location]:
-    """Return the buckets of a cluster, if given of one of AIStore's providers."""
+    """Return the buckets of a cluster, all or those of one provider."""
     url = f"{options.endpoint}/v1/buckets?{urlencode({'provider': provider})}"
 
     def buckets(attempts: Attempts) -> list[_Bucket]:

@@ -147,7 +147,7 @@ def check_new_name(place: Location) -> None:
 
 
 def make_bucket(client: object, place: Location, options: StoreOptions) -> None:
-    """Make the bucket of `place` if it is missing, and an AIS bucket."""
+    """Make the bucket of `place` if it is missing, and one of AIStore itself."""
     if place.provider == "ais":
         bucket, uri = sdk_bucket(client, place), replace(place, name="").uri.rstrip("/")
         call(lambda: bucket.create(exist_ok=True), options, f"bucket {uri}", uri)

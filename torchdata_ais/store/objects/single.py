@@ -508,7 +508,7 @@ def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:
 def _body(
     response: BaseHTTPResponse, skip: int, length: int, attempts: Attempts, options: StoreOptions
 ) -> bytes:
-    """Return `length` bytes of the body after `skip`, fewer at its end."""
+    """Return `length` bytes of the body after the first `skip`, or fewer."""
     body = WholeBody(response, options, attempts)
     while skip and (dropped := body.take(min(skip, _PIECE))):
         skip -= len(dropped)

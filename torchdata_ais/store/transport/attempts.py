@@ -173,7 +173,7 @@ class Attempts:
         return deadline + self._bytes / _MIB - self._waited_s
 
     def bound(self, timeout: float | None) -> float | None:
-        """Return `timeout`, or the rest of the deadline, or at least a moment."""
+        """Return the less of `timeout` and the rest of the deadline, or a moment."""
         bound = min(max(self.left_s(), 0.05), inf if timeout is None else timeout)
         return None if bound == inf else bound
 

@@ -284,7 +284,10 @@ def _place_of(url: str | Location, endpoint: str) -> Location:
 
 
 def _group(bucket: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the bucket of a request: entries with theirs have no namespace."""
+    """Return the common bucket of a request, which it names once.
+
+    An entry with its own bucket cannot name a namespace.
+    """
     _, _, namespace, _ = bucket
     return bucket if namespace else bucket[:2]
 

@@ -454,7 +454,7 @@ class ChunkedBody:
         self._end += count
 
     def received(self, view: memoryview) -> int:
-        """Fill `view` with at least a byte, and return the number; 0 is the end."""
+        """Fill `view` with received bytes; return their number, 0 at the end."""
         if self._source is self._response.fp:  # bytes that came with the head
             early: bytes = self._source.read1(len(view))
             self._source = self._source.raw

@@ -69,7 +69,7 @@ class StrictResponse(HTTPResponse):
         return data
 
     def read_into(self, view: memoryview) -> int:
-        """Fill `view` from a body that is not chunked; return less at its end."""
+        """Fill `view` from a body that is not chunked, less only at its end."""
         count = self.readinto(view)
         if count < len(view) and self.length:
             raise IncompleteRead(b"", self.length)

@@ -64,7 +64,7 @@ class ObjectMetadata:
 
 
 class ContentRange(NamedTuple):
-    """Byte range of an answer, from `first` to `last`, of `total` or None."""
+    """First and last byte of an answer, and the object's size, if stated."""
 
     first: int
     last: int
@@ -140,7 +140,7 @@ class Hash(Protocol):
 
 @functools.cache
 def _crc32c_library() -> ModuleType | None:
-    """Return the library that computes CRC32C, unless it does in Python."""
+    """Return the library with the hardware instruction for CRC32C, if any."""
     try:
         import google_crc32c
     except Exception:  # noqa: BLE001 - a broken installation raises anything

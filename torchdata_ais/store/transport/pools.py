@@ -108,7 +108,7 @@ class _TLSPool(_Pool, HTTPSConnectionPool):
 
 
 def pool_for(url: str, options: StoreOptions) -> urllib3.PoolManager:
-    """Return this process's pool manager for `url`, maybe one for a proxy."""
+    """Return the pool manager of this process for `url`, direct or by a proxy."""
     parts = urlsplit(url)
     proxy = proxy_for(url)
     tls = (options.ca_cert, options.client_cert, options.skip_verify) if parts.scheme == "https" else None

@@ -162,7 +162,7 @@ class Reader(ABC):
         """Release held resources even if `blocks` never started."""
 
     def check_overdue(self) -> None:  # noqa: B027 - local reads have no time limit
-        """End a step of `blocks` that takes too long, from a waiting thread."""
+        """End a step of `blocks` that takes too long; the waiting thread calls it."""
 
 
 _JOIN_S = 0.3  # close() waits this long for the thread; one that is connecting ends by its timeout
@@ -253,7 +253,7 @@ class Channel:
             self._ready.notify_all()
 
     def _next_block(self) -> bytes | None:
-        """Take a block from the stream; None, with its end noted, if it has none."""
+        """Take a block from the stream, or note its end and return None."""
         error: Exception | None = None
         try:
             block = next(self._stream, None)
