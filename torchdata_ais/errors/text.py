@@ -18,18 +18,6 @@ _CAUGHT = re.compile(r"\ACaught (\w+) (in [^\n]*?)\.\nOriginal (Traceback .*)\Z"
 _TODO = re.compile(r"\. (?=[A-Z])")
 
 
-class Parts(NamedTuple):
-    """An error as read from its text.
-
-    `place` is that of the ``[at]`` line, with the process that sent the text as ``in``; `notes` are those it showed.
-    """
-
-    what: str
-    todo: str
-    place: dict[str, Any]
-    notes: list[str]
-
-
 class Way(NamedTuple):
     """One way out of an error, for programs, for commands, or for both.
 
@@ -175,12 +163,14 @@ def composed(what: str, todo: str, place: Mapping[str, object]) -> str:
     return f"{text}\n[at] {json.dumps(place, default=str)}" if place else text
 
 
-def taken_apart(text: str) -> Parts:
-    r"""Return the parts of an error of which nothing but the text is left.
+def taken_apart(text: str) -> tuple[str, str, dict[str, Any], list[str]]:
+    r"""Return fact, advice, place and notes of an error, from its text.
+
+    The process that sent the text is ``in`` of the place.
 
     Example:
         >>> taken_apart('It broke. Mend it\n[at] {"offset": 512}')
-        Parts(what='It broke', todo='Mend it', place={'offset': 512}, notes=[])
+        ('It broke', 'Mend it', {'offset': 512}, [])
     """
     notes: list[str] = []
     process = ""
@@ -205,4 +195,4 @@ def taken_apart(text: str) -> Parts:
     if process:
         place["in"] = process
     what, *todo = _TODO.split(text, maxsplit=1)
-    return Parts(what, todo[0] if todo else "", place, notes)
+    return what, todo[0] if todo else "", place, notes

@@ -81,7 +81,7 @@ def test_a_shard_that_is_not_sound_is_what_tarfile_raises_for_it(data: bytes, tm
 
 def test_a_text_that_only_looks_like_an_errors_stays_text() -> None:
     for text in ("[at] {", 'x\n[at] {"a": }', "Caught X in y.\nOriginal Traceback of nothing", ""):
-        assert taken_apart(text).what == text
+        assert taken_apart(text)[0] == text
 
 
 def test_no_error_shows_a_secret_in_its_attributes() -> None:
