@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -69,16 +70,9 @@ def shrinking(height: int, width: int, frame: Frame) -> int:
     return dct_scale(height, width, frame.size)
 
 
-@dataclass(frozen=True)
-class Resized:
-    """The whole picture: of `size`, with a `shorter` side, or as it is."""
-
-    size: Size | None
-    shorter: int | None
-
-    def frame(self, height: int, width: int, rng: random.Random | None = None) -> Frame:  # noqa: ARG002
-        """Return the frame of a picture of `height` x `width`."""
-        return Frame(None, target_size(height, width, self.size, self.shorter))
+def resized(size: Size | None, shorter: int | None) -> Callable[[int, int], Frame]:
+    """Return a function from (height, width) to the frame of a whole picture."""
+    return lambda height, width: Frame(None, target_size(height, width, size, shorter))
 
 
 class Crop:

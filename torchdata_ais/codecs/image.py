@@ -13,7 +13,7 @@ from PIL import Image
 
 from torchdata_ais._util.arguments import check_number, did_you_mean
 from torchdata_ais.codecs import jpeg, pillow
-from torchdata_ais.codecs.crop import Crop, Frame, Resized
+from torchdata_ais.codecs.crop import Crop, Frame, resized
 from torchdata_ais.codecs.handlers import (
     FIELD_KINDS,
     Place,
@@ -148,7 +148,7 @@ class ImageHandler:
         """Return a function from (height, width) to a frame, equal in each call."""
         crop = self.crop
         if crop is None:
-            return Resized(self.size, self.shorter).frame
+            return resized(self.size, self.shorter)
         own = seed_of_torch() if seed is None and crop.is_random else seed or 0
         return lambda height, width: crop.frame(height, width, random.Random(own))
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from torchdata_ais.codecs import IMAGE_EXTENSIONS, IMAGE_SPECS, Decoder, imagehandler, jpeg
-from torchdata_ais.codecs.crop import Resized
+from torchdata_ais.codecs.crop import resized
 from torchdata_ais.codecs.resize import MAX_PIXELS
 from torchdata_ais.errors import DecodeError, UsageError
 
@@ -131,7 +131,7 @@ def test_rgbtorch_is_torchrgb() -> None:
     assert torch.equal(imagehandler("rgbtorch")(".png", data), imagehandler("torchrgb")(".png", data))
 
 
-AS_IT_IS = Resized(None, None).frame
+AS_IT_IS = resized(None, None)
 
 
 def test_simplejpeg_takes_plain_colour_jpegs_and_nothing_else() -> None:

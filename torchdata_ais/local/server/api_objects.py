@@ -250,8 +250,7 @@ def put(call: Call) -> Reply:
     own = call.source.checksum
     there = call.source.objects.get(call.name)
     if there and expected and (kind, expected) == (there.kind, there.checksum) and not there.reloaded:
-        for _ in call.request.body.blocks():
-            pass
+        call.request.body.drain()
         return Reply()
     with call.store.new_file() as (number, path):
         size, checksum = append_blocks(path, call.request.body.blocks(), kind)
