@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 from torchdata_ais.errors import UsageError
 from torchdata_ais.store.transport.options import StoreOptions, Token
@@ -103,17 +103,7 @@ def _from_client(client: Any) -> dict[str, Any]:
     return values
 
 
-@runtime_checkable
-class _Clients(Protocol):
-    """A `LocalCluster`, or another object that makes clients of itself."""
-
-    @property
-    def endpoint(self) -> str: ...
-
-    def client(self) -> Any: ...
-
-
-Cluster: TypeAlias = "str | StoreOptions | _Clients | Any | None"
+Cluster: TypeAlias = "str | StoreOptions | Any | None"
 """Address, SDK ``Client``, `LocalCluster` or `StoreOptions`.
 
 An address is ``http://proxy:51080``. `StoreOptions` also have token, TLS, timeouts and retries. None:
@@ -132,7 +122,8 @@ def given_options(cluster: Cluster = None) -> StoreOptions | None:
         return cluster
     if isinstance(cluster, str):
         return resolve_options(endpoint=cluster)
-    return resolve_options(client=cluster.client() if isinstance(cluster, _Clients) else cluster)
+    makes_clients = hasattr(cluster, "endpoint") and hasattr(cluster, "client")  # a LocalCluster, for one
+    return resolve_options(client=cluster.client() if makes_clients else cluster)
 
 
 def cluster_options(cluster: Cluster = None) -> StoreOptions:
