@@ -73,7 +73,6 @@ class Location:
 
     Attributes:
         kind: ``"object"`` (in AIStore), ``"file"`` (local), ``"http"`` (any other web server) or ``"stdin"``.
-        bucket: The bucket, for objects.
         name: The object's name, decoded; for files the path; for web files the URL. A bucket URI has ``""``.
         provider: AIStore's name of the provider: ``ais aws gcp azure oci``.
         namespace: ``@uuid#name`` or ``""``.

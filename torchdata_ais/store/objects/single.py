@@ -56,19 +56,11 @@ def put_object(
     size: int | None = None,
     checksum: str = "",
 ) -> ObjectURL:
-    """Store an object with the checksum of the intended bytes.
+    """Store an object with the checksum of the intended bytes; return its URL.
 
-    Args:
-        url: ``ais://bucket/name`` or an object URL.
-        data: The bytes; a binary file, from its current position; or blocks of bytes. Blocks are first written to a
-            temporary file, so that they can be sent again.
-        options: Endpoint, token, retries.
-        size: How many bytes `data` must have, if that is known.
-        checksum: XXH64 of `data`, if that is a file of a known size and its writer has computed it. Then it is not
-            read for that, and the cluster refuses a file that has changed.
-
-    Returns:
-        The object's URL with its size and checksum.
+    Data are bytes; a binary file, from its current position; or blocks of bytes. Blocks are first written to a
+    temporary file, so that they can be sent again. With the XXH64 of a file of known `size`, by its writer, the file
+    is not read for that, and the cluster refuses one that has changed.
 
     Memory: at most 8 MiB in addition to `data`.
 
@@ -389,25 +381,13 @@ def read_range(
     cancel: Cancel | None = None,
     pace: ConcurrencyLimit | None = None,
 ) -> bytes:
-    """Return at most `length` bytes of an object from byte `start` on.
+    """Return at most `length` bytes of an object or a file from `start` on.
 
-    They are fewer if it ends before, none past its end.
+    They are fewer if it ends before, none past its end. `stats` counts bytes and retries. One `cancel` serves one call
+    at a time, and ends it with `Cancelled` from any thread.
 
-    Args:
-        url: ``ais://bucket/name``, an object URL, a web URL, or a file.
-        start: The first byte.
-        length: How many bytes; 0 sends no request.
-        options: Endpoint, token, retries.
-        known: The expected metadata. With it a server that sends the whole object instead of a range is an error,
-            too: many ranges of one object are needed then.
-        stats: Counts bytes and retries.
-        cancel: Ends the call with `Cancelled`, from any thread. One serves one call at a time.
-        pace: Bounds the requests in flight.
-
-    Raises:
-        ObjectChangedError: It is not the one that is known.
-        UsageError: The server does not support ranges, and `known` is given.
-        NotFoundError, ConnectError, AuthError, StallError, ReadError: It could not be read.
+    With the expected metadata (`known`), a server that sends the whole object instead of a range is a `UsageError`:
+    many ranges of one object are needed then. Another object is an `ObjectChangedError`.
     """
     place = parse_url(url).at(options.endpoint)
     place.require_endpoint()

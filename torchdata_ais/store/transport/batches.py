@@ -49,16 +49,12 @@ class Asked(NamedTuple):
 
 
 def entries_of(body: WholeBody, asked: Iterable[Asked]) -> Iterator[tuple[int, bytes | None]]:
-    """Yield number and bytes of each requested entry, in their order.
+    """Yield number and bytes of each requested entry; None for a missing one.
 
-    The bytes of an entry that the cluster lacks are None. An entry is read only if its header has the requested name
-    and size.
+    An entry is read only if its header has the requested name and size. It is a `NotAsAskedError` if the archive has
+    other entries, ends early, or has more.
 
     Memory: one entry.
-
-    Raises:
-        NotAsAskedError: The archive has other entries, ends early, or has more.
-        Failed: The body broke off.
     """
     archive = _Archive(body)
     for one in asked:
@@ -198,17 +194,11 @@ def read_batch(
     """Request ranges of many objects at once; pass on each complete one.
 
     The body is read as fast as it comes: clusters disconnect slow readers. A request that fails is repeated as the
-    retry policy says, for what is missing then; an entry that came resets the count of attempts.
+    retry policy says, for what is missing then; an entry that came resets the count of attempts. One `cancel` serves
+    one call at a time, and ends it with `Cancelled` from any thread.
 
-    Args:
-        wanted: The ranges, all of one `batch_group`. Empty ranges are not requested.
-        options: Endpoint, token, retries.
-        arrived: Called with the number of a range in `wanted` and its bytes, at once and in order; it must not wait.
-        cancel: Ends the call with `Cancelled`, from any thread. One serves one call at a time.
-        pace: Bounds the requests in flight.
-
-    Returns:
-        The missing ranges, and why. Request them in another way: by `read_range`, one by one.
+    The ranges are of one `batch_group`; empty ones are not requested. `arrived` gets the number of each and its bytes,
+    at once and in order; it must not wait. Request what the answer misses in another way: by `read_range`, one by one.
 
     Memory: one range, plus the memory of `arrived`.
     """

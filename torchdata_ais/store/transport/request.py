@@ -40,18 +40,10 @@ def send(
 ) -> BaseHTTPResponse:
     """Send a request, follow redirects, and return the unread response.
 
-    The token goes to the cluster only (see `tokens`). One of a function or a file is read again once after a 401. A
-    redirect is followed for this request alone. The next request goes to the proxy again, which avoids a dead target.
-
-    Args:
-        method: The HTTP method.
-        url: The address.
-        options: Token, TLS, timeouts.
-        attempts: Bounds the timeouts by its deadline.
-        with_token: Whether the cluster may see the token: not where the URL is none of AIStore.
-        headers: Further headers.
-        body: Gives the blocks of the body, once for each address that a redirect names.
-        follow: Whether to follow redirects.
+    The token goes to the cluster only (see `tokens`), and not where `with_token` says that the URL is none of AIStore.
+    One of a function or a file is read again once after a 401. A redirect is followed for this request alone. The next
+    request goes to the proxy again, which avoids a dead target. `body` gives its blocks once for each address that a
+    redirect names. The deadline of `attempts` bounds the timeouts.
     """
     token = options.bearer if with_token and options.endpoint else None
     response = _sent(method, url, options, attempts, with_token, headers, body, follow)
