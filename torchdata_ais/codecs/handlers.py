@@ -123,7 +123,9 @@ def handle_extension(extensions: str, f: Callable[[bytes], object]) -> Extension
 
 @dataclass(frozen=True)
 class GzipFilter:
-    """Handler that unpacks fields such as ``json.gz`` for the next handlers.
+    """Handler that unpacks ``*.gz`` fields for the next handlers.
+
+    These get ``json.gz`` as ``json``, for example.
 
     Memory: at most `max_bytes` unpacked, and 2 MiB. All members of a gzip file are read, every checksum is verified.
 

@@ -108,9 +108,12 @@ class ImageHandler:
         return self.decode(data, seed, place) if self._claims(name, data) else None
 
     def decode(self, data: bytes, seed: int | None = None, place: Place = nowhere) -> Any:
-        """Decode one image; a uint8 tensor gets the memory of `place`.
+        """Decode one image.
 
-        Without `seed`, torch's own generator draws the seed of a random crop.
+        Args:
+            data: The file.
+            seed: The seed of a random crop; None: torch's own generator.
+            place: The memory for a uint8 tensor.
         """
         container, numbers, mode = IMAGE_SPECS[self.spec]
         most = MAX_PIXELS if self.max_pixels is None else self.max_pixels

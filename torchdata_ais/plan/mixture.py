@@ -28,8 +28,10 @@ DENOMINATOR = 1 << 16
 def round_weights(weights: Sequence[float]) -> tuple[int, ...]:
     """Return `weights` as multiples of 1/65,536 with the sum 65,536.
 
-    Rounds by largest remainder. Each weight gets at least 1/65,536, so no named source is left out. Only the
-    proportions count.
+    Rounds by largest remainder. Each weight gets at least 1/65,536, so no named source is left out.
+
+    Args:
+        weights: Positive finite numbers; only their proportions count.
 
     Raises:
         UsageError: A weight is not a positive finite number, there is none, or there are more than 65,536.
@@ -65,7 +67,9 @@ def round_weights(weights: Sequence[float]) -> tuple[int, ...]:
 class Quota:
     """Endless sequence of sources by rounded weights, for each position.
 
-    A source's share is its part of the sum of the weights. With `least` 0 some sources may never be drawn.
+    Args:
+        weights: Whole numbers, as of `round_weights`; each source's share is its part of their sum.
+        least: The minimum of each; with 0 there may be sources that are never drawn.
 
     Memory: 12 bytes a position of one period; a period is at most the sum of the weights.
 

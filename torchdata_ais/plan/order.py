@@ -268,9 +268,10 @@ def _relevant(
 class MixedOrder:
     """Samples of several sources, mixed by weights.
 
-    All samples of a source come before any of them repeats. An epoch takes of each source the window of its draws that
-    begins where the epoch before has ended. The sequence of sources starts again with each epoch. So all epochs are of
-    one length: they are the `stretches`.
+    All samples of a source come before any of them repeats.
+
+    An epoch takes of each source the window of its draws that begins where the epoch before has ended. The sequence of
+    sources starts again with each epoch. So all epochs are of one length.
 
     Args:
         orders: One `Order` a source.
@@ -281,6 +282,9 @@ class MixedOrder:
         number: The epoch that it is in.
         until: Draw of each source at which the rest of that epoch ends; None: an epoch begins there.
         whole: An epoch of several sources has a multiple of so many positions.
+
+    Attributes:
+        stretches: The epochs.
 
     Example:
         >>> mixed = MixedOrder([Order(4), Order(100, source=1)], [1, 3], stop="first")

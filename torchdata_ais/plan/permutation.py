@@ -61,11 +61,15 @@ _LARGEST = 1 << 62
 
 
 class Permutation:
-    """A permutation of ``range(n)``, n up to 2**62, that `key` alone decides.
+    """A permutation of ``range(n)`` that `key` alone decides.
 
     Up to 65,536 values it is a table, sorted by a keyed hash. Above, it is a Feistel network over a rectangle of ``a
     * b`` cells with ``a * b - n < a``. So less than one value in a thousand has to walk on (cycle walking: Black and
     Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+
+    Args:
+        n: How many values, 0 to 2**62.
+        key: Any integer; different keys give unrelated orders.
 
     Memory: 512 KiB for a table, else nothing that grows with `n`; a call holds about 60 bytes a position.
 
@@ -88,7 +92,14 @@ class Permutation:
         self._keys = [derived_key(key, n, number) for number in range(_ROUNDS)]
 
     def take(self, positions: npt.ArrayLike) -> Integers:
-        """Return the values at `positions`, as int64 in their order."""
+        """Return the values at `positions`, as int64 in their order.
+
+        Args:
+            positions: Integers, each 0 to n - 1.
+
+        Raises:
+            IndexError: A position is not in the permutation.
+        """
         wanted = np.asarray(positions, dtype=np.int64)
         if wanted.size and not (int(wanted.min()) >= 0 and int(wanted.max()) < self._n):
             raise IndexError(

@@ -42,12 +42,15 @@ class Sources:
     """Sources of a run and how to draw from them.
 
     Attributes:
+        samples: How many samples each source has.
+        mean_bytes: The mean size of a sample of each.
         weights: Rounded weights, of each source one, that sum to 65,536; empty for a single source.
         stop: When an epoch ends; see `MixedOrder`.
         shuffle: ``"samples"``, ``"runs"`` (adjacent samples of the stored order stay together), or None.
         run_bytes: How many bytes of adjacent samples, at most an eighth of a global batch.
         epoch_steps: Steps of an epoch; None: `stop` decides.
         tail: The use of the remainder of an epoch; see `Slots`.
+        changes: Changes by step.
         excluded: ``(source, numbers)``: numbers of samples that are left out, ascending.
     """
 
@@ -90,11 +93,19 @@ class Sources:
 class RunSegment:
     """A part of a run with one global batch and fixed sources and weights.
 
-    `Run.segment` makes the next one. See also `torchdata_ais.state.Segment`.
+    See `torchdata_ais.state.Segment`.
+
+    `Run.segment` makes the next one.
 
     Attributes:
+        step: Its first step.
+        position: Its first position.
+        epoch: The epoch of that position.
+        global_batch: Positions a step, over all ranks.
         weights: Rounded weights.
         draws: How many samples of each source are before it.
+        epoch_step: The first step of that epoch.
+        epoch_position: The first position of that epoch.
         begins_order: Whether another order begins with it; else that of the segment before continues.
         opened: Windows of each source that were interrupted; see `Order`. Empty for none.
         until: The draw of each source at which the rest of the epoch ends; see `Windows.interrupted`.
@@ -378,7 +389,12 @@ class _Part:
 class Run:
     """The steps of a run: its segments, and the changes that come after them.
 
-    The first of `segments` begins the run. For the `shares` of the ranks see `Slots`.
+    Args:
+        sources: The sources to draw from.
+        seed: Any integer.
+        segments: At least one; the first begins the run.
+        ranks: How many ranks share each global batch.
+        shares: Of the ranks in a global batch; see `Slots`.
 
     Example:
         >>> run = Run(Sources((10,), shuffle="samples"), 0, [RunSegment(0, 0, 0, 4, (1 << 16,), (0,))], ranks=2)
@@ -415,7 +431,14 @@ class Run:
 
     @classmethod
     def begun(cls, sources: Sources, seed: int, global_batch: int, ranks: int = 1) -> Self:
-        """Return a run from its beginning, of a batch that changes may replace."""
+        """Return a run from its beginning.
+
+        Args:
+            sources: The sources to draw from.
+            seed: Any integer.
+            global_batch: That of the first step, if the changes name none.
+            ranks: How many ranks share each global batch.
+        """
         batch, weights = sources.changes.batch_at(0, global_batch), sources.weights_at(0)
         return cls(sources, seed, [RunSegment(0, 0, 0, batch, weights, (0,) * len(weights))], ranks=ranks)
 
@@ -800,6 +823,10 @@ class MicroRun(Run):
     """A run whose steps are given in parts, the micro-batches.
 
     Part `m` of step `s` has the number ``s * parts + m``; so have all steps that are taken and returned here.
+
+    Args:
+        whole: The run.
+        parts: Parts of a step.
 
     Example:
         >>> run = MicroRun(Run.begun(Sources((10,)), 0, 5), 2)

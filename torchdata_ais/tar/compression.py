@@ -114,16 +114,21 @@ def decompress(
 ) -> Iterator[bytes]:
     """Yield the decompressed bytes of a gz, bz2, xz or zst body.
 
-    Any other body passes through as it is, in the very blocks that came in.
+    Any other body passes through as it is.
 
     The content decides the format, never the name. Streams that follow each other (``cat a.gz b.gz``, parallel
-    compressors) are one body; zeros after a stream are padding. The checksums of the format are verified. Blocks are
-    pulled as needed, to the very end.
+    compressors) are one body; zeros after a stream are padding. The checksums of the format are verified.
+
+    Takes:
+        `blocks`: the body as `bytes` of any size, pulled as needed, to the very end.
+
+    Yields:
+        `bytes`, at most 1 MiB each; of an uncompressed body, the very blocks that came in.
 
     Memory: one block in, 1 MiB out, and the window of the format (xz: refused above 256 MiB; zst: 128 MiB).
 
     Args:
-        blocks: The body, in blocks of any size.
+        blocks: See above.
         url: The name of the body in errors.
         max_ratio: The largest ratio of bytes out to bytes in, once more than 8 MiB came out.
 

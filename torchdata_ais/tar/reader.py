@@ -54,6 +54,10 @@ _EXTENSIONS = frozenset(b"LKxXg")
 class TarReader:
     """Members of one tar archive that arrives in blocks, each complete.
 
+    Takes:
+        `blocks`: the archive (decompressed) as `bytes` of any size, pulled one by one as members are requested, to
+            the very end, so that checksums over all of it are verified.
+
     Yields:
         `Member` tuples ``(name, data, offset, next_offset)``. `data` is `bytes` for a regular file and for a
         kind unknown to POSIX, `Link` for a hard or symbolic link. Directories, devices and pipes are passed
@@ -65,8 +69,7 @@ class TarReader:
     headers only names, link targets and sizes are kept, of at most 64 KiB each.
 
     Args:
-        blocks: The (decompressed) archive in blocks of any size, pulled as members are requested, to the very end, so
-            that checksums over all of it are verified. A reader reads them once.
+        blocks: See above. A reader reads them once.
         url: The name of the archive in errors.
         start: The offset in the archive at which `blocks` begins. A header must begin there.
         require_end: Whether the end marker, at least one block of zeros, must be there. Without it an archive cut

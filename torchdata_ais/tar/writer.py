@@ -18,11 +18,19 @@ _OCTAL_11 = 8**11  # the first number that 11 octal digits cannot say
 class TarBuilder:
     """Encoder of members as bytes of an archive, one at a time.
 
-    The same calls give the same bytes: nothing depends on the clock, the user or the machine. Names of up to 100 ASCII
-    characters (up to 255, where a slash is in the right place) and sizes below 8 GiB take one USTAR header; others get
-    a PAX header in front, 1024 bytes or more. Names of owner and group have at most 31 bytes.
+    It counts them. The same calls give the same bytes: nothing depends on the clock, the user or the machine. Names
+    of up to 100 ASCII characters (up to 255, where a slash is in the right place) and sizes below 8 GiB take one
+    USTAR header; others get a PAX header in front, 1024 bytes or more.
+
+    Takes: names and data, by `member`.
 
     Memory: the result of one call; data is passed on without a copy.
+
+    Args:
+        mtime: Modification time of the members in whole seconds.
+        mode: Permission bits of the members.
+        user: Name of their owner, at most 31 bytes.
+        group: Name of their group, at most 31 bytes.
 
     Example:
         >>> [len(block) for block in TarBuilder().member("a.txt", b"tree")]
@@ -37,6 +45,10 @@ class TarBuilder:
 
     def member(self, name: str, data: Buffer) -> list[Buffer]:
         """Return the blocks of one member: header, data, padding.
+
+        Args:
+            name: Its path in the archive.
+            data: Its content.
 
         Raises:
             UsageError: The name is empty, too long, ends with a slash, holds a NUL or half a character; the time

@@ -161,7 +161,8 @@ _SLIP = re.compile(r"\{\s*\d+(?:\s*(?:\.|\.{3,}|\u2026|-|:|,\s*\.+\s*,|to)\s*|\s
 def expand_template(template: str) -> Iterator[str]:
     """Yield the names of a brace template, in the order of a shell.
 
-    A text without braces yields itself.
+    Args:
+        template: ``train-{000000..000146}.tar``, ``{a,b}-{0..3}.tar``; a text without braces yields itself.
 
     Raises:
         UsageError: The braces do not match, or enclose numbers and yet no range.

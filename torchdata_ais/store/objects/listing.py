@@ -112,7 +112,7 @@ def list_objects(
     allow_empty: bool = False,
     beside: bool = False,
 ) -> list[ObjectURL]:
-    """Return the URLs of the objects of one source, as `AISSourceLister` does.
+    """Return the URLs of the objects of one source.
 
     ===============================  ====================================================================
     source                           gives
@@ -128,15 +128,29 @@ def list_objects(
     several of these, ``a::b``       those of each, one after the other
     ===============================  ====================================================================
 
-    Sample indexes in the bucket (below ``.index/``) are left out, and without `beside` the file with the names of the
-    classes (``classes.json``). ``s3://``, ``gs://``, ``az://``, ``oci://`` name buckets in AIStore, as ``ais://`` does.
-    An SDK bucket brings its own endpoint, token and TLS settings.
+    Sample indexes in the bucket (below ``.index/``) and ``classes.json`` are left out.
+
+    ``s3://``, ``gs://``, ``az://``, ``oci://`` name buckets in AIStore, as ``ais://`` does.
+
+    Args:
+        source: One of the above.
+        prefix: Only names that begin so; comes after the prefix that the source itself has.
+        etl: SDK ``ETLConfig`` of a transform to be applied to each object.
+        etl_name: The transform's name, if it has no arguments.
+        template: Brace template of names in the bucket; nothing is listed.
+        regex: Only names in which this is found.
+        options: Endpoint, token, retries. An SDK bucket brings its own endpoint, token and TLS settings.
+        allow_empty: Return ``[]`` where there is nothing, instead of an error.
+        beside: List the file with the names of the classes, next to the shards (``classes.json``), too.
+
+    Returns:
+        `ObjectURL`s, with size, checksum and version if they were listed and no transform changes them.
 
     Order: listings by name; templates and groups in their own order, as a shell would.
     Memory: about 500 bytes for each object; more than 10 million in one listing are an error.
 
     Raises:
-        NotFoundError: No such bucket, or none of the requested objects in it, unless `allow_empty`.
+        NotFoundError: No such bucket, or none of the requested objects in it.
         ConnectError, AuthError, StallError: The cluster does not answer, or not completely within the deadline.
         ReadError: It is not an AIStore, or a listed entry is invalid: the message names it.
         UsageError: The source is not of these kinds, or the endpoint is missing.

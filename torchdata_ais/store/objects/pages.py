@@ -198,7 +198,16 @@ def list_bucket(
 
 
 def list_buckets(options: StoreOptions, provider: str = "") -> list[Location]:
-    """Return the buckets of a cluster, all or those of one provider."""
+    """Return the buckets of a cluster in its order.
+
+    Args:
+        options: Endpoint, retry policy and timeouts.
+        provider: AIStore's name of the only one wanted.
+
+    Raises:
+        ConnectError, AuthError, StallError: The cluster does not answer.
+        ReadError: Another server answers.
+    """
     url = f"{options.endpoint}/v1/buckets?{urlencode({'provider': provider})}"
 
     def buckets(attempts: Attempts) -> list[_Bucket]:

@@ -56,17 +56,26 @@ def put_object(
     size: int | None = None,
     checksum: str = "",
 ) -> ObjectURL:
-    """Store an object with the checksum of the intended bytes; return its URL.
+    """Store an object with the checksum of the intended bytes.
 
-    Data are bytes; a binary file, from its current position; or blocks of bytes. Blocks are first written to a
-    temporary file, so that they can be sent again. With the XXH64 of a file of known `size`, by its writer, the file
-    is not read for that, and the cluster refuses one that has changed.
+    Args:
+        url: ``ais://bucket/name`` or an object URL.
+        data: The bytes; a binary file, from its current position; or blocks of bytes. Blocks are first written to a
+            temporary file, so that they can be sent again.
+        options: Endpoint, token, retries.
+        size: How many bytes `data` must have, if that is known.
+        checksum: XXH64 of `data`, if that is a file of a known size and its writer has computed it. Then it is not
+            read for that, and the cluster refuses a file that has changed.
+
+    Returns:
+        The object's URL with its size and checksum.
 
     Memory: at most 8 MiB in addition to `data`.
 
     Raises:
+        NotFoundError: No such bucket.
+        ConnectError, AuthError, StallError, ReadError: It could not be stored.
         UsageError: No object's name, one that no object can have, no endpoint, or another `size`.
-        NotFoundError, ConnectError, AuthError, StallError, ReadError: It could not be stored.
     """
     url = parse_url(url)
     check_object(url)
@@ -148,7 +157,14 @@ def object_exists(url: str, options: StoreOptions) -> bool:
 def delete_object(url: str, options: StoreOptions, *, missing_ok: bool = False) -> None:
     """Delete an object.
 
-    With `missing_ok` it is fine that there is none, also if an earlier try has deleted it.
+    Args:
+        url: ``ais://bucket/name`` or an object URL.
+        options: Endpoint, token, retries.
+        missing_ok: Whether it is fine that there is none (also if an earlier try deleted it).
+
+    Raises:
+        NotFoundError: No such bucket or object.
+        ConnectError, AuthError, StallError, ReadError: It could not be deleted.
     """
     place, target = _place(url, options)
 
@@ -381,13 +397,29 @@ def read_range(
     cancel: Cancel | None = None,
     pace: ConcurrencyLimit | None = None,
 ) -> bytes:
-    """Return at most `length` bytes of an object or a file from `start` on.
+    """Return at most `length` bytes of an object from byte `start` on.
 
-    They are fewer if it ends before, none past its end. `stats` counts bytes and retries. One `cancel` serves one call
-    at a time, and ends it with `Cancelled` from any thread.
+    They are fewer if it ends before, none past its end.
 
-    With the expected metadata (`known`), a server that sends the whole object instead of a range is a `UsageError`:
-    many ranges of one object are needed then. Another object is an `ObjectChangedError`.
+    Args:
+        url: ``ais://bucket/name``, an object URL, a web URL, or a file.
+        start: The first byte.
+        length: How many bytes; 0 sends no request.
+        options: Endpoint, token, retries.
+        known: The expected metadata. With it a server that sends the whole object instead of a range is an error,
+            too: many ranges of one object are needed then.
+        stats: Counts bytes and retries.
+        cancel: Ends the call, from any thread. One serves one call at a time.
+        pace: Bounds the requests in flight.
+
+    Memory: the returned bytes.
+
+    Raises:
+        NotFoundError: No such bucket or object.
+        ObjectChangedError: It is not the one that is known.
+        UsageError: The server does not support ranges, and `known` is given.
+        Cancelled: `cancel` was called.
+        ConnectError, AuthError, StallError, ReadError: It could not be read.
     """
     place = parse_url(url).at(options.endpoint)
     place.require_endpoint()

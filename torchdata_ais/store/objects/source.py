@@ -111,12 +111,22 @@ def open_blocks(
 ) -> BlockSource:
     """Open an object, web file, local file or standard input; start fetching.
 
-    Size, checksum and version of an `ObjectURL` must match. From a `start` on nothing is verified by checksum, as that
-    is the whole object's. With `before_its_turn` only the first block is fetched until it is requested. `copy` is an
-    open local file with the same bytes, which is read instead, and closed at the end.
+    Args:
+        url: Any argument of `torchdata_ais.urls.parse_url`, or its result. Size, checksum and version of an
+            `ObjectURL` must match.
+        options: Where and how.
+        start: The first byte wanted. Not verified by checksum, as that is the whole object's.
+        before_its_turn: Fetch only the first block until it is requested.
+        copy: An open local file with the same bytes, which is read instead; it is closed at the end. Errors name the
+            object.
+
+    Returns:
+        An iterator of blocks of at most ``options.block_bytes`` bytes. Close it, or exhaust it.
 
     Raises:
-        UsageError: No endpoint, a malformed URL, or a negative `start`. Everything else is raised by the iterator.
+        UsageError: No endpoint, a malformed URL, or a negative `start`. Everything else is raised by the
+            iterator: `NotFoundError`, `AuthError`, `ConnectError`, `StallError`, `ReadError`,
+            `ObjectChangedError`, `ChecksumError`.
 
     Example:
         >>> import pathlib, tempfile

@@ -194,13 +194,25 @@ def read_batch(
     """Request ranges of many objects at once; pass on each complete one.
 
     The body is read as fast as it comes: clusters disconnect slow readers. A request that fails is repeated as the
-    retry policy says, for what is missing then; an entry that came resets the count of attempts. One `cancel` serves
-    one call at a time, and ends it with `Cancelled` from any thread.
+    retry policy says, for what is missing then; an entry that came resets the count of attempts.
 
-    The ranges are of one `batch_group`; empty ones are not requested. `arrived` gets the number of each and its bytes,
-    at once and in order; it must not wait. Request what the answer misses in another way: by `read_range`, one by one.
+    Args:
+        wanted: The ranges, all of one `batch_group`. Empty ranges are not requested.
+        options: Endpoint, token, retries.
+        arrived: Called with the number of a range in `wanted` and its bytes, at once and in order; it must not wait.
+        cancel: Ends the call, from any thread. One serves one call at a time.
+        pace: Bounds the requests in flight.
+
+    Returns:
+        The missing ranges, and why. Request them in another way: by `read_range`, one by one.
 
     Memory: one range, plus the memory of `arrived`.
+
+    Raises:
+        UsageError: The ranges do not fit into one request.
+        NotFoundError: No such bucket.
+        Cancelled: `cancel` was called.
+        ConnectError, AuthError, StallError, ReadError: The rest could not be read.
     """
     places = [_place_of(url, options.endpoint) for url, _, _ in wanted]
     if not places:

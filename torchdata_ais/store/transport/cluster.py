@@ -25,6 +25,9 @@ def resolve_options(
         token: Bearer token; else that of `client`, else ``AIS_AUTHN_TOKEN``, else that in the file
             ``AIS_AUTHN_TOKEN_FILE``.
 
+    Raises:
+        UsageError: A malformed endpoint, or a malformed environment variable.
+
     Example:
         >>> resolve_options(endpoint="http://h:51080", token="secret")  # doctest: +ELLIPSIS
         StoreOptions(endpoint='http://h:51080', ca_cert=...
@@ -114,6 +117,12 @@ An address is ``http://proxy:51080``. `StoreOptions` also have token, TLS, timeo
 def given_options(cluster: Cluster = None) -> StoreOptions | None:
     """Return the options of a cluster argument; None if it names none.
 
+    Args:
+        cluster: See `Cluster`.
+
+    Raises:
+        UsageError: The argument names no cluster.
+
     Example:
         >>> given_options("h:51080").endpoint, given_options()
         ('http://h:51080', None)
@@ -129,7 +138,11 @@ def given_options(cluster: Cluster = None) -> StoreOptions | None:
 def cluster_options(cluster: Cluster = None) -> StoreOptions:
     """Return the options of a cluster argument or of the environment.
 
-    An endpoint that the argument leaves open is that of the environment.
+    Args:
+        cluster: See `Cluster`. An endpoint that it leaves open is that of the environment.
+
+    Raises:
+        UsageError: The argument names no cluster.
     """
     given = given_options(cluster)
     if given is None:
