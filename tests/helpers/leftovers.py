@@ -28,6 +28,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed
+from xdist.workermanage import NodeManager
 
 from torchdata_ais.local import LocalCluster
 
@@ -224,6 +225,8 @@ def pytest_configure(config: pytest.Config) -> None:
     runs_tests = hasattr(config, "workerinput") or not config.getoption("tx", None)
     if runs_tests:
         multiprocessing.util.get_temp_dir()  # not one test's, and in its folder names of sockets are too long
+    if not runs_tests:  # after 10 s it kills those that run them, which then remove no folder
+        NodeManager.EXIT_TIMEOUT = PATIENCE_S
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(LeftBehind(in_this_process=runs_tests), "left_behind_session")
 
