@@ -9,7 +9,9 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from io import FileIO
+from itertools import islice
 
 from torchdata_ais.errors import (
     AuthError,
@@ -26,8 +28,10 @@ from torchdata_ais.store.transport.options import StoreOptions
 from torchdata_ais.store.transport.read_ahead import Reader
 from torchdata_ais.store.transport.request_log import journal
 from torchdata_ais.urls import ObjectURL
+from torchdata_ais.urls.parsing import archive_ending
 
 _POLL_S = 0.1  # how soon a reader that waits for a pipe notices that it was closed
+_LOOKS = 10_000  # files of a folder that an error looks at
 
 
 class FileReader(Reader):
@@ -167,9 +171,17 @@ class FileReader(Reader):
         return ObjectChangedError.at(what, todo=todo, url=self._path, offset=self._offset)
 
 
-def home_todo(path: str) -> str:
-    """Return advice for a path with an unexpanded home folder, else ""."""
-    return "write os.path.expanduser(...): only a shell reads ~ as the home folder" if path[:1] == "~" else ""
+def path_todo(path: str) -> str:
+    """Return advice for a missing path that begins with ~ or is a prefix."""
+    if path[:1] == "~":
+        return "write os.path.expanduser(...): only a shell reads ~ as the home folder"
+    folder, prefix = os.path.split(path)
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        for entry in islice(entries, _LOOKS):
+            ending = archive_ending(entry.name)
+            if prefix and entry.name.startswith(prefix) and ending and not archive_ending(prefix):
+                return f'write "{path}*{ending}": a prefix is enough for objects alone'
+    return ""
 
 
 def open_error(path: str, error: OSError | ValueError) -> NotFoundError | AuthError | UsageError | ReadError:
@@ -179,7 +191,7 @@ def open_error(path: str, error: OSError | ValueError) -> NotFoundError | AuthEr
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return NotFoundError.at(
             f"{path}: there is no such file",
-            todo=home_todo(path) or "check the path (for an object write ais://bucket/name)",
+            todo=path_todo(path) or "check the path (for an object write ais://bucket/name)",
             url=path,
         )
     if isinstance(error, IsADirectoryError):
@@ -214,7 +226,9 @@ def file_url(path: str) -> ObjectURL:
         raise open_error(path, error) from error
     except OSError as error:
         raise NotFoundError.at(
-            f"{path}: there is no such file ({error.strerror})", todo="check the path", url=path
+            f"{path}: there is no such file ({error.strerror})",
+            todo=path_todo(path) or "check the path",
+            url=path,
         ) from error
     return ObjectURL(path, status.st_size, None, _version(status))
 

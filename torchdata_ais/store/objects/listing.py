@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdata_ais.errors import NotFoundError, UsageError
-from torchdata_ais.store.objects.files import home_todo
+from torchdata_ais.store.objects.files import path_todo
 from torchdata_ais.store.objects.pages import Entry, list_bucket
 from torchdata_ais.store.objects.sdk import call_once
 from torchdata_ais.store.objects.sdk_names import etl_config, is_bucket, is_group
@@ -70,7 +70,7 @@ def nothing_found(
         return NotFoundError.at(
             f"{source}: no file"
             + (f" matches regex={regex!r}; {listed} were found" if regex and listed else " matches"),
-            todo=home_todo(str(source)) or "check the path and the folder it is relative to",
+            todo=path_todo(str(source)) or "check the path and the folder it is relative to",
             url=str(source),
         )
     what = f"{described(source)}: no object"

@@ -91,6 +91,17 @@ def test_a_file_that_is_not_there_or_a_folder_is_an_error(tmp_path):
         read(tmp_path)
 
 
+def test_a_prefix_of_files_is_answered_by_a_pattern(tmp_path):
+    (tmp_path / "train-000.tar.gz").touch()
+    for path, todo in (
+        (tmp_path / "train-", f'"{tmp_path}/train-*.tar.gz"'),
+        (tmp_path / "val-", "Check the path"),
+    ):
+        with pytest.raises(NotFoundError) as caught:
+            read(path)
+        assert todo in caught.value.todo
+
+
 def test_urls_that_cannot_be_opened_are_refused_at_once():
     for url in ("ais://b/o", "ais://b", "", "nonsense://x"):
         with pytest.raises(UsageError):
