@@ -124,7 +124,7 @@ def test_cache_size_is_the_most_that_is_kept(
     folder = tmp_path / "kept"
     folder.mkdir()
     given = {} if size is None else {"cache_size": size}
-    dataset = wds.WebDataset([web, web.replace("000", "001")], cache_dir=folder, **given)
+    dataset = wds.WebDataset([web, web.replace("shard-000", "shard-001")], cache_dir=folder, **given)
     for _ in range(2):
         samples = list(dataset)
         assert len(samples) == 4
