@@ -1,4 +1,4 @@
-"""pip finds versions of everything for this package and those it is to live beside. Nothing is installed.
+"""pip finds versions of everything for this package next to others. Nothing is installed.
 
 ``.ci/stress`` runs them: what they ask changes with the index of packages, not with the code.
 """

@@ -172,11 +172,10 @@ class Pipe(Methods[T_co], Stage):
             if maker is not None and (error := refused_behind(self, name)) is not None:
                 return functools.partial(_refuse, error)  # what cannot stand below a plan is not even made
             if isinstance(maker, LateStage):
+                # torch gets every attribute of a pipe that raised: a failing import must not hide that error.
                 try:
                     maker = maker.maker()
-                except (
-                    OSError
-                ) as error:  # torch gets every name of a pipe that raised, and must not hide its error
+                except OSError as error:
                     raise AttributeError(f".{name}() cannot be imported ({error})") from error
             if isinstance(maker, StageFactory):
                 made = functools.update_wrapper(lambda *given, **named: maker(self, *given, **named), maker)

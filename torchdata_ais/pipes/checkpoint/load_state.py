@@ -217,11 +217,11 @@ class LoadState:
         part, digests = resume
         check_data(part, digests, self._urls)
         left = np.packbits(_times_left(part, len(items)) > 0, bitorder="little").tobytes()
-        begun, held, versions = _begun(part)
+        opened, held, versions = _begun(part)
         self._known.update((shard.position, (shard.version, shard.checksum)) for shard in versions)
         self._set_order(ShardOrder(source, None, items, left), True)
         self.held.extend(held)
-        for shard in begun:
+        for shard in opened:
             item = items[shard.position]
             how = {"start": shard.offset, "version": shard.version, "checksum": shard.checksum}
             self._begin(self._opened(item, shard.position, **how))

@@ -108,17 +108,17 @@ def warn_of_idle(shards: int, workers: int) -> None:
         )
 
 
-def positions_of(bits: bytes) -> list[int]:
-    """Return the positions of a bitmap, ascending.
+def positions_of(bits: bytes) -> Iterator[int]:
+    """Yield the positions of a bitmap, ascending; a list would be large.
 
     Example:
-        >>> positions_of(bytes([9, 2])), positions_of(b"")
+        >>> list(positions_of(bytes([9, 2]))), list(positions_of(b""))
         ([0, 3, 9], [])
     """
-    found: list[int] = np.flatnonzero(
-        np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
-    ).tolist()
-    return found
+    for index, byte in enumerate(bits):
+        for bit in range(8):
+            if byte >> bit & 1:
+                yield 8 * index + bit
 
 
 def find_sharder(pipe: IterDataPipe[object]) -> ShardingFilter | None:
