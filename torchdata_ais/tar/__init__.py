@@ -9,7 +9,7 @@ from __future__ import annotations
 from torchdata_ais.tar.compression import decompress, is_compressed
 from torchdata_ais.tar.errors import kind_of
 from torchdata_ais.tar.header import Link, LinkTargets, TooLarge
-from torchdata_ais.tar.reader import Member, TarReader
+from torchdata_ais.tar.reader import Member, TarReader, usual_members
 from torchdata_ais.tar.window import PassableBlocks
 from torchdata_ais.tar.writer import TarBuilder, archive_size
 
@@ -25,4 +25,5 @@ __all__ = [
     "decompress",
     "is_compressed",
     "kind_of",
+    "usual_members",
 ]

@@ -280,3 +280,36 @@ class TarReader:
             raise self._faults.bad_header("one block of zeros stands alone before more data", offset)
         self._all = {}
         return True
+
+
+def usual_members(archive: bytes | memoryview, start: int = 0) -> list[tuple[str, bytes, int, int]] | None:
+    """Return the members of an archive without end; None if one is unusual.
+
+    Usual are whole regular files, at most with a PAX header of a time. That takes half the time of a `TarReader`, which
+    reads the others and knows the errors. `start` is the offset of the archive.
+
+    Example:
+        >>> from torchdata_ais.testing import shard_bytes
+        >>> archive = shard_bytes({"a.cls": b"3", "a.txt": b"tree"})
+        >>> usual_members(archive[:2048]), usual_members(archive)
+        ([('a.cls', b'3', 0, 1024), ('a.txt', b'tree', 1024, 2048)], None)
+    """
+    found: list[tuple[str, bytes, int, int]] = []
+    at, room, begin = 0, len(archive), -1
+    try:
+        while at + BLOCK <= room:
+            kind, size, name = read_header(bytes(archive[at : at + BLOCK]))
+            content = at + BLOCK
+            after = content + size + -size % BLOCK
+            if kind == _FILE:
+                data = bytes(archive[content : content + size])
+                found.append((name, data, start + (at if begin < 0 else begin), start + after))
+                begin = -1
+            elif kind == _PAX and begin < 0 and is_only_time(bytes(archive[content : content + size])):
+                begin = at
+            else:
+                return None
+            at = after
+    except ValueError:
+        return None
+    return found if at == room and begin < 0 else None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from torchdata_ais import SampleIndex
-from torchdata_ais.errors import SampleIndexError
+from torchdata_ais.errors import SampleError, SampleIndexError
 from torchdata_ais.reading.by_index import IndexedReader, run_in
 from torchdata_ais.reading.requests import Wanted, requests_for
-from torchdata_ais.reading.runs import Run
+from torchdata_ais.reading.runs import Run, whole_runs
 from torchdata_ais.store import StoreOptions
+from torchdata_ais.tar import TarReader
 from torchdata_ais.testing import example_shards
 
 
@@ -55,6 +58,42 @@ def test_bytes_of_another_sample_are_refused_without_a_hash(index: SampleIndex) 
         run_in(data, unproven._replace(sizes=tuple(size + 1 for size in first.sizes)))
     with pytest.raises(SampleIndexError, match="not those that were indexed"):
         run_in(data, first._replace(xxh64=1))
+
+
+def test_proven_bytes_give_the_run_of_the_stream(tmp_path: Path) -> None:
+    shard = tmp_path / "a.tar"
+    with tarfile.open(shard, "w") as tar:
+        names = "a.JPG a.seg.PNG ._a.jpg b.jpg b.txt d.x/ü.jpg loose d.x/ü.cls e.jpg f.jpg f.cls z.jpg z.jpg"
+        for name in names.split():
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(name), 1.5
+            tar.addfile(member, io.BytesIO(name.encode()[: len(name)]))
+            if name == "b.txt":
+                link = tarfile.TarInfo("b.png")
+                link.type, link.linkname = tarfile.LNKTYPE, "b.jpg"
+                tar.addfile(link)
+    data = shard.read_bytes()
+    runs = [run for run in whole_runs(TarReader([data]), url="") if run.key is not None]
+    index = SampleIndex.build([str(shard)])
+    for kind in (bytes, memoryview):
+        for run, reference in zip(runs, index, strict=True):
+            here = kind(data)[reference.start : reference.start + reference.size]
+            for most in (None, 10_000, 1 << 20):
+                found = run_in(here, reference, max_bytes=most)
+                assert (found.key, found.members, found.offset) == (run.key, run.members, run.offset)
+            with pytest.raises(SampleError, match="more than max_sample_bytes=1"):
+                run_in(here, reference, max_bytes=1)
+
+
+def test_an_index_that_names_other_fields_is_no_proof(index: SampleIndex) -> None:
+    (first,) = index.take([0])
+    data = Path(first.shard.name).read_bytes()[first.start : first.start + first.size]
+    fields = [member.field for member in run_in(data, first).members]
+    for wrong in (("wrong",) * len(fields), first.fields[:1], first.fields[::-1]):
+        run = run_in(data, first._replace(fields=wrong))
+        assert [member.field for member in run.members] == fields
+    with pytest.raises(SampleIndexError, match="it is not there"):
+        run_in(data, first._replace(key="other"))
 
 
 def test_wrong_bytes_from_a_network_are_requested_once_more(

@@ -20,7 +20,7 @@ from torchdata_ais.errors import (
     TrailingDataError,
     TruncatedShardError,
 )
-from torchdata_ais.tar import Link, TarReader
+from torchdata_ais.tar import Link, TarReader, usual_members
 from torchdata_ais.testing import shard_bytes
 
 URL = "ais://bucket/shard.tar"
@@ -685,3 +685,45 @@ def test_promise_7_names_have_a_bound(kind):
     read(pax(record(kind.encode(), b"x" * 65_536)), archive(("a", b"1")))
     with pytest.raises(BadHeaderError, match=rf"a {kind} of 65537 characters, more than 65536"):
         read(pax(record(kind.encode(), b"x" * 65_537)), archive(("a", b"1")))
+
+
+# Members in place
+
+
+TIMED = pax(record(b"mtime", b"1700000000.5")) + header(b"b/a.JPG", octal(600)) + bytes(1024)
+USUAL = TWO[:2560] + TIMED
+
+
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_usual_members_are_those_of_the_reader(kind):
+    members = usual_members(kind(USUAL), 5120)
+    assert members == read(USUAL, start=5120, require_end=False)
+    assert [type(data) for _, data, *_ in members] == [bytes] * 3
+    assert usual_members(kind(b"")) == []
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        header(kind=b"1", link=b"a.cls"),
+        header(b"folder/", kind=b"5"),
+        header(kind=b"\0"),
+        header(kind=b"7"),
+        header(checksum=b"0000000\0"),
+        pax(record(b"path", b"b.jpg")) + header(),
+        pax(record(b"mtime", b"1700000000.5"), kind=b"g"),
+        pax(record(b"mtime", b"1700000000.5")) * 2 + header(),
+        header(b"././@LongLink", octal(4), b"L") + b"long".ljust(512, b"\0") + header(),
+        bytes(512),
+    ],
+)
+def test_other_members_are_left_to_the_reader(unusual):
+    assert usual_members(USUAL + unusual) is None
+    assert usual_members(unusual + USUAL) is None
+    assert usual_members(USUAL + TIMED[:1024]) is None, "no member follows"
+
+
+def test_a_cut_member_is_left_to_the_reader():
+    ends = {end for *_, end in read(USUAL, require_end=False)}
+    for cut in range(1, len(USUAL), 64):
+        assert (usual_members(USUAL[:cut]) is None) == (cut not in ends)
