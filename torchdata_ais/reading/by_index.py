@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -49,6 +49,7 @@ from torchdata_ais.store import (
     keep_memory,
     read_batch,
     read_range,
+    watching,
 )
 from torchdata_ais.tar import Link, Member, TarReader, usual_members
 from torchdata_ais.urls import ObjectURL, parse_url
@@ -103,6 +104,7 @@ class Fetching:
         self._idle = 0
         self._cancels: set[Cancel] = set()
         self._closed = False
+        self._watching = ExitStack()
         self._groups: dict[
             tuple[int, str], tuple[tuple[str, ...], ConcurrencyLimit | None]
         ] = {}  # of the last shards
@@ -116,6 +118,8 @@ class Fetching:
                 chunk.in_files.update(dict.fromkeys(request.wanted, request))
             else:
                 remote.append(request)
+        if remote and not self._threads:
+            self._watching.enter_context(watching())
         with self._ready:
             tasks = [(chunk, requests) for requests in together(remote, self._group_of)]
             self._tasks.extend(tasks)
@@ -164,6 +168,7 @@ class Fetching:
         due = time.monotonic() + _CLOSE_S
         for thread in self._threads:  # forking with threads is for none: they are gone in a moment
             thread.join(max(0.0, due - time.monotonic()))
+        self._watching.close()
 
     def _work(self) -> None:
         """Fetch requested chunks until the reader is closed."""

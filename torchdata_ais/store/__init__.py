@@ -18,7 +18,7 @@ from torchdata_ais.store.objects.single import (
     with_neighbours,
 )
 from torchdata_ais.store.objects.source import BlockSource, open_blocks
-from torchdata_ais.store.transport.attempts import Cancelled
+from torchdata_ais.store.transport.attempts import Cancelled, watching
 from torchdata_ais.store.transport.batches import BatchAnswer, WantedRange, batch_group, read_batch
 from torchdata_ais.store.transport.cancel import Cancel
 from torchdata_ais.store.transport.cluster import Cluster, cluster_options, given_options, resolve_options
@@ -65,5 +65,6 @@ __all__ = [
     "read_range",
     "resolve_options",
     "target_of",
+    "watching",
     "with_neighbours",
 ]

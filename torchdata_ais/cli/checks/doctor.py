@@ -186,7 +186,7 @@ def _date_of(options: StoreOptions) -> float | None:
         drain(answer)
         return answer.headers.get("Date")
 
-    stated = retried(ask, options.retry, "health", redact(options.endpoint))
+    stated = retried(ask, options.retry, "health", options.endpoint)
     try:
         return parsedate_to_datetime(stated).timestamp() if stated else None
     except (ValueError, OverflowError):

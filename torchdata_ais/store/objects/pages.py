@@ -214,7 +214,7 @@ def list_buckets(options: StoreOptions, provider: str = "") -> list[Location]:
         answer = ask(url, _message(None), options, attempts, accept="application/json")
         return _decoded(_buckets, answer.body, options)
 
-    found = retried(buckets, options.retry, "list of buckets", redact(options.endpoint))
+    found = retried(buckets, options.retry, "list of buckets", options.endpoint)
     places = []
     for one in found:
         space = one.namespace

@@ -101,7 +101,7 @@ def put_object(
                 _check_stored(place, target, options, attempts, checksum)
             return response
 
-        response = retried(put, options.retry, place.uri, redact(target))
+        response = retried(put, options.retry, place.uri, target)
     return ObjectURL(target, length, checksum, response.headers.get("Ais-Version"))
 
 
@@ -117,7 +117,7 @@ def head_object(url: str | Location, options: StoreOptions) -> ObjectURL:
     def head(attempts: Attempts) -> BaseHTTPResponse:
         return _answered("HEAD", target, options, attempts)
 
-    response = retried(head, options.retry, place.uri, redact(target))
+    response = retried(head, options.retry, place.uri, target)
     facts = response_metadata(response, place)
     size = length_of(response)
     if size is None and facts.checksum == xxhash.xxh64_hexdigest(b""):
@@ -142,7 +142,7 @@ def target_of(url: str | Location, options: StoreOptions) -> str:
             raise Failed(NotFoundError, "the cluster named no target", "read the object itself", again=False)
         return f"{location.scheme}://{location.netloc}"
 
-    return retried(ask, options.retry, place.uri, redact(target))
+    return retried(ask, options.retry, place.uri, target)
 
 
 def object_exists(url: str, options: StoreOptions) -> bool:
@@ -172,7 +172,7 @@ def delete_object(url: str, options: StoreOptions, *, missing_ok: bool = False) 
         _answered("DELETE", target, options, attempts)
 
     try:
-        retried(delete, options.retry, place.uri, redact(target))
+        retried(delete, options.retry, place.uri, target)
     except NotFoundError:
         if not missing_ok:
             raise
@@ -462,7 +462,7 @@ def read_range(
         finally:
             let_go(response)
 
-    data = retried(get, options.retry, place.uri, redact(target), cancel)
+    data = retried(get, options.retry, place.uri, target, cancel)
     stats.bytes += len(data)
     return data
 

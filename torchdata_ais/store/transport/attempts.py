@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
 from torchdata_ais._util.process_end import meanwhile
 from torchdata_ais.errors import ConnectError, ReadError, StallError, TransportError
-from torchdata_ais.errors.redaction import clean, quiet
+from torchdata_ais.errors.redaction import clean, quiet, redact
 from torchdata_ais.errors.text import Remedy, in_programs
 from torchdata_ais.store.transport.cancel import Cancel
 from torchdata_ais.store.transport.options import Retry
@@ -249,21 +250,69 @@ class Attempts:
         if offset and not failed.says_byte:
             reason = f"{reason}; {offset} bytes had been read" if reason else f"{offset} bytes had been read"
         what = f"{self._name}: {failed.what}" + (f" ({reason})" if reason else "")
-        error = failed.kind.at(what, todo=failed.todo, url=self._url, offset=offset, attempt=self.total)
+        error = failed.kind.at(
+            what, todo=failed.todo, url=redact(self._url), offset=offset, attempt=self.total
+        )
         if failed.status is not None:
             error.status = failed.status
         return error
 
 
-def _watched(attempts: Attempts) -> AbstractContextManager[None]:
-    """Check from time to time whether the step under way is overdue."""
+class _Watch:
+    """One thread that looks at all calls under way, each second.
 
-    def watch(over: threading.Event) -> None:
+    A thread for each call would take a fifth of a small request.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: dict[int, Attempts] = {}
+        self._holders = 0
+        self._thread = ExitStack()
+
+    @contextmanager
+    def held(self, attempts: Attempts | None = None) -> Iterator[None]:
+        """Keep the thread during the block, and look at `attempts`."""
+        with self._lock:
+            if not self._holders:
+                self._thread.enter_context(meanwhile(self._look, "torchdata_ais.watch"))
+            self._holders += 1
+            if attempts is not None:
+                self._under_way[id(attempts)] = attempts
+        try:
+            yield
+        finally:
+            if self is _watch:  # else this process was forked: the thread and the lock are its parent's
+                with self._lock:
+                    self._under_way.pop(id(attempts), None)
+                    self._holders -= 1
+                    ended = ExitStack() if self._holders else self._thread.pop_all()
+                ended.close()  # waits for the thread
+
+    def _look(self, over: threading.Event) -> None:
         while not over.wait(_WATCH_S):
-            attempts.check_overdue()
-            attempts.tell_waiting()
+            with self._lock:
+                under_way = list(self._under_way.values())
+            for attempts in under_way:
+                attempts.check_overdue()
+                attempts.tell_waiting()
 
-    return meanwhile(watch, "torchdata_ais.watch")
+
+_watch = _Watch()
+
+
+def _renew() -> None:
+    """Start anew in a forked process: the old thread is the parent's."""
+    global _watch  # noqa: PLW0603 - one thread per process is the point
+    _watch = _Watch()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+def watching() -> AbstractContextManager[None]:
+    """Keep the thread that ends overdue calls, between many short ones."""
+    return _watch.held()
 
 
 @contextmanager
@@ -276,7 +325,7 @@ def series(
     """
     with cancel or Cancel() as cancel:
         attempts = Attempts(retry, cancel, name, url, host)
-        with _watched(attempts):
+        with _watch.held(attempts):
             yield attempts
 
 

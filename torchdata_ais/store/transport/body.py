@@ -62,7 +62,7 @@ class HTTPReader(Reader):
         self._location = location
         self._url = location.url()
         self._pace = concurrency_limit_of(urlsplit(self._url).netloc, options.node_requests, opening=True)
-        self._attempts = Attempts(options.retry, self.cancel, location.uri, redact(self._url))
+        self._attempts = Attempts(options.retry, self.cancel, location.uri, self._url)
         self._ranges = not self._derived
         self._begun = False
         # Of the bytes passed on: compared with the checksum at the end, or with a second reading.

@@ -16,7 +16,7 @@ import socket
 import ssl
 import time
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -177,6 +177,13 @@ def _tls_context(options: StoreOptions) -> ssl.SSLContext:
     return context
 
 
+@lru_cache(_HOSTS)
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
 def proxy_for(url: str) -> str | None:
     """Return the HTTP proxy that the environment names for `url`.
 
@@ -186,9 +193,8 @@ def proxy_for(url: str) -> str | None:
     host = parts.hostname or ""
     if host == "localhost" or host.endswith(".localhost"):
         return None
-    with suppress(ValueError):
-        if ipaddress.ip_address(host).is_loopback:
-            return None
+    if _is_loopback(host):
+        return None
     proxies = getproxies()
     proxy = (proxies.get(parts.scheme) or proxies.get("all") or "").strip()
     if not proxy or proxy_bypass(host):

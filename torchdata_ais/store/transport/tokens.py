@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from contextlib import suppress
+from functools import lru_cache
 
 import urllib3
 from urllib3.exceptions import LocationParseError
@@ -35,6 +36,11 @@ def origin(url: str) -> _Origin | None:
         >>> origin("HTTP://Node.:80/x") == origin("http://me:pass@node")
         True
     """
+    return _origin(url.partition("?")[0])
+
+
+@lru_cache(4096)
+def _origin(url: str) -> _Origin | None:
     try:
         parts = parse_url(url)
     except LocationParseError:
@@ -53,8 +59,8 @@ def authorization(url: str, options: StoreOptions) -> dict[str, str]:
     The header is empty if `url` leads elsewhere. The cluster is that of the token's endpoint in `options`, never the
     host of a URL itself, which is data.
     """
-    target = origin(url)
-    if not options.token or not options.endpoint or target is None:
+    target = origin(url) if options.token and options.endpoint else None
+    if target is None:
         return {}
     if target == origin(options.endpoint) or target in _cluster(target, options):
         return {"Authorization": f"Bearer {options.bearer}"}
@@ -74,14 +80,14 @@ def login_of(url: str, options: StoreOptions) -> tuple[str, _Origin | None, dict
     User name and password are those in `url`, else those given with the endpoint, if it leads there.
     """
     try:
-        parts = parse_url(url)
+        auth = parse_url(url).auth if "@" in url else None
     except LocationParseError:
         return url, None, {}  # a URL that cannot be parsed is not sent
     login = None
-    if parts.auth is not None:
-        login = login_in(parts.auth)
+    if auth is not None:
+        login = login_in(auth)
         hide(login[1])
-        url = parts._replace(auth=None).url
+        url = parse_url(url)._replace(auth=None).url
     elif options.login and origin(url) == origin(options.endpoint):
         login = options.login
     return url, origin(url), {"Authorization": basic(*login)} if login else {}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import threading
+import time
+import warnings
 from typing import Any
 
 import pytest
@@ -128,3 +132,56 @@ def test_a_timeout_is_at_most_the_rest_of_the_deadline(clock: Clock) -> None:
     made.waited(29.99)
     assert made.bound(60.0) == 0.05, "at least a moment"
     assert Attempts(Retry(deadline=None), clock, "s.tar", "").bound(60.0) == 60.0
+
+
+# The thread that ends overdue calls
+
+
+def watches() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "torchdata_ais.watch"]
+
+
+def test_all_calls_under_way_have_one_thread_which_ends_with_the_last() -> None:
+    before = len(watches())
+    with attempts.watching():
+        (thread,) = watches()[before:]
+        for _ in range(2):
+            with attempts.series(Retry(), "a", "http://h"), attempts.series(Retry(), "b", "http://h"):
+                assert watches()[before:] == [thread]
+        assert watches()[before:] == [thread]
+    assert len(watches()) == before
+
+
+def test_each_overdue_call_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "_WATCH_S", 0.01)
+    monkeypatch.setattr(attempts, "_SLACK_S", 0.0)
+    monkeypatch.setattr(attempts, "_watch", attempts._Watch())
+    with attempts.series(Retry(), "a", "http://h") as one, attempts.series(Retry(), "b", "http://h") as two:
+        one.expect(0.0)
+        two.expect(None)
+        due = time.monotonic() + 60.0
+        while not one._cancel._interrupted:
+            assert time.monotonic() < due
+            time.sleep(0.01)
+        with pytest.raises(Failed, match="now and then"):
+            one.check_interrupted()
+        two.check_interrupted()
+
+
+def test_a_forked_process_watches_its_own_calls() -> None:
+    def child() -> None:
+        with attempts.series(Retry(), "b", "http://h"):
+            found.put(len(watches()))
+
+    context = multiprocessing.get_context("fork")
+    found = context.SimpleQueue()
+    process = context.Process(target=child)
+    with attempts.series(Retry(), "a", "http://h"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread
+        attempts._watch._lock.acquire()  # as if another thread was in it
+        process.start()
+        attempts._watch._lock.release()
+    process.join(60)
+    assert process.exitcode == 0
+    assert found.get() == 1
+    process.close()
