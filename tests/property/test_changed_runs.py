@@ -100,6 +100,7 @@ def repeats(values: list[int]) -> int:
     return len(values) - len(set(values))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("epoch_steps", [None, 5])
 @given(
     stop=st.sampled_from(["first", "all"]),

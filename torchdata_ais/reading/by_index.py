@@ -57,6 +57,8 @@ from torchdata_ais.urls import ObjectURL, parse_url
 _LIVENESS_S = 1.0
 _CLOSE_S = 1.0
 _SHARDS = 4096  # so many locations are kept
+_LEAST_THREADS = 2
+_FAST = 300e6  # bytes a second of a request; more threads would only take Python's lock from each other
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -91,6 +93,8 @@ class Chunk:
 class Fetching:
     """Fetcher of ranges in the order of their requests.
 
+    Two threads fetch, on a slow link more as long as the consumer waits for them.
+
     Memory: the requested bytes; 512 KiB for each batch under way (`ChunkedBody`).
     """
 
@@ -101,7 +105,9 @@ class Fetching:
         self._awaited: Chunk | None = None
         self._tasks: deque[tuple[Chunk, list[Request]]] = deque()  # of a chunk, those that are sent as one
         self._threads: list[threading.Thread] = []
-        self._idle = 0
+        self._most = _LEAST_THREADS  # that fetch at the same time
+        self._busy = self._idle = 0
+        self._late = False  # whether the consumer waited for what came
         self._cancels: set[Cancel] = set()
         self._closed = False
         self._watching = ExitStack()
@@ -123,12 +129,15 @@ class Fetching:
         with self._ready:
             tasks = [(chunk, requests) for requests in together(remote, self._group_of)]
             self._tasks.extend(tasks)
-            missing = min(THREADS - len(self._threads), len(self._tasks) - self._idle)
-            for _ in range(missing):
-                thread = threading.Thread(target=self._work, name="torchdata_ais.fetch", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._start_threads()
             self._ready.notify(len(tasks))
+
+    def _start_threads(self) -> None:
+        """Start missing threads. Called with the lock held."""
+        for _ in range(min(self._most - len(self._threads), len(self._tasks) - self._idle)):
+            thread = threading.Thread(target=self._work, name="torchdata_ais.fetch", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def piece(self, chunk: Chunk, place: int) -> Piece:
         """Return the result of a sample; wait for it, or read it from a file."""
@@ -175,14 +184,16 @@ class Fetching:
         while True:
             with self._ready:
                 self._idle += 1
-                while not self._tasks and not self._closed:
+                while not self._closed and (not self._tasks or self._busy >= self._most):
                     self._ready.wait()
                 self._idle -= 1
                 if self._closed:
                     return
                 chunk, requests = self._tasks.popleft()
+                self._busy += 1
                 cancel = Cancel()
                 self._cancels.add(cancel)
+            begin, size = time.monotonic(), sum(request.length for request in requests)
             try:
                 if len(requests) > 1:
                     requests = self._batch(requests, chunk, cancel)
@@ -198,14 +209,29 @@ class Fetching:
                 requests = []
             with self._ready:
                 self._cancels.discard(cancel)
-                if requests:  # ranges missing from the batch are needed first
-                    self._tasks.extendleft((chunk, [request]) for request in reversed(requests))
-                    self._ready.notify(len(requests))
+                self._busy -= 1
+                if self._closed:
+                    return
+                # Ranges missing from the batch are needed first.
+                self._tasks.extendleft((chunk, [request]) for request in reversed(requests))
+                self._weigh(size, time.monotonic() - begin)
+                self._start_threads()
+                others = min(self._most - self._busy, len(self._tasks)) - 1  # this thread takes one
+                self._ready.notify(max(0, others))
+
+    def _weigh(self, size: int, took_s: float) -> None:
+        """Adapt the number of threads to a request that has ended. Called with the lock held."""
+        late, self._late = self._late, False
+        if not late:
+            self._most = max(_LEAST_THREADS, self._most - 1)
+        elif size < took_s * _FAST:
+            self._most = min(THREADS, 2 * self._most)
 
     def _came(self, chunk: Chunk, request: Request, came: bytes | AISError) -> None:
         chunk.fill(request, came)
         # The consumer sets `_awaited` before it checks for the piece, so it does not miss this result.
         if self._awaited is chunk:  # waking a thread takes longer than all else here
+            self._late = True
             with self._there:
                 self._there.notify()
 
