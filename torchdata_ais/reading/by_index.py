@@ -108,6 +108,7 @@ class Fetching:
         self._most = _LEAST_THREADS  # that fetch at the same time
         self._busy = self._idle = 0
         self._late = False  # whether the consumer waited for what came
+        self._early = 0  # requests since then that it did not wait for
         self._cancels: set[Cancel] = set()
         self._closed = False
         self._watching = ExitStack()
@@ -220,12 +221,16 @@ class Fetching:
                 self._ready.notify(max(0, others))
 
     def _weigh(self, size: int, took_s: float) -> None:
-        """Adapt the number of threads to a request that has ended. Called with the lock held."""
-        late, self._late = self._late, False
-        if not late:
-            self._most = max(_LEAST_THREADS, self._most - 1)
-        elif size < took_s * _FAST:
-            self._most = min(THREADS, 2 * self._most)
+        """Adapt the number of threads to an ended request.
+
+        Called with the lock held.
+        """
+        self._early = 0 if self._late else self._early + 1
+        if self._late and size < took_s * _FAST:
+            self._most = min(THREADS, self._most + self._most // 2)
+        elif self._early >= self._most:  # the consumer waited for none of those under way
+            self._most, self._early = max(_LEAST_THREADS, self._most // 2), 0
+        self._late = False
 
     def _came(self, chunk: Chunk, request: Request, came: bytes | AISError) -> None:
         chunk.fill(request, came)

@@ -99,12 +99,12 @@ def test_an_index_that_names_other_fields_is_no_proof(index: SampleIndex) -> Non
 def test_more_threads_fetch_while_the_consumer_waits_for_a_slow_link() -> None:
     fetching = IndexedReader([StoreOptions()], 1 << 20)._fetching
     counts = []
-    for late, took_s in [(True, 0.1)] * 5 + [(False, 0.1)] * 2 + [(True, 0.001)] + [(False, 0.001)] * 20:
+    for late, took_s in [(True, 0.1)] * 7 + [(True, 0.001)] + [(False, 0.1)] * 31:
         fetching._late = late
         fetching._weigh(1 << 20, took_s)
         counts.append(fetching._most)
-    assert counts[:8] == [4, 8, 16, 16, 16, 15, 14, 14]
-    assert counts[8:] == [*range(13, 2, -1)] + [2] * 9
+    assert counts[:8] == [3, 4, 6, 9, 13, 16, 16, 16]
+    assert counts[8:] == [16] * 15 + [8] * 8 + [4] * 4 + [2] * 4
     fetching._late = True
     fetching._weigh(1 << 20, (1 << 20) / 300e6)
     assert fetching._most == 2, "exactly as fast as a fast link"
