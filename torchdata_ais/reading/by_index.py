@@ -137,8 +137,8 @@ class Fetching:
         """Start missing threads. Called with the lock held."""
         for _ in range(min(self._most - len(self._threads), len(self._tasks) - self._idle)):
             thread = threading.Thread(target=self._work, name="torchdata_ais.fetch", daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
 
     def piece(self, chunk: Chunk, place: int) -> Piece:
         """Return the result of a sample; wait for it, or read it from a file."""
@@ -216,7 +216,8 @@ class Fetching:
                 # Ranges missing from the batch are needed first.
                 self._tasks.extendleft((chunk, [request]) for request in reversed(requests))
                 self._weigh(size, time.monotonic() - begin)
-                self._start_threads()
+                with suppress(RuntimeError):  # no thread can be started: those there go on
+                    self._start_threads()
                 others = min(self._most - self._busy, len(self._tasks)) - 1  # this thread takes one
                 self._ready.notify(max(0, others))
 

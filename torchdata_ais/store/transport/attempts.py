@@ -265,7 +265,9 @@ class _Watch:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = (
+            threading.RLock()
+        )  # re-entrant: the garbage collector may end a listing in a thread that has it
         self._under_way: dict[int, Attempts] = {}
         self._holders = 0
         self._thread = ExitStack()

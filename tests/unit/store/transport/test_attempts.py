@@ -168,6 +168,16 @@ def test_each_overdue_call_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         two.check_interrupted()
 
 
+def test_a_call_may_end_in_a_thread_that_begins_another() -> None:
+    """As when a listing that nobody iterates is collected in that moment."""
+    before = len(watches())
+    call = attempts.series(Retry(), "a", "http://h")
+    call.__enter__()
+    with attempts._watch._lock:
+        call.__exit__(None, None, None)
+    assert len(watches()) == before
+
+
 def test_a_forked_process_watches_its_own_calls() -> None:
     def child() -> None:
         with attempts.series(Retry(), "b", "http://h"):
