@@ -347,10 +347,12 @@ def run_in(data: bytes | memoryview, reference: SampleReference, *, max_bytes: i
     """
     if len(data) != reference.size:
         raise _stale(reference, f"{len(data)} bytes are there of {reference.size}")
-    if reference.xxh64 is not None and xxhash.xxh64_intdigest(data) != reference.xxh64:
-        raise _stale(reference, "its bytes are not those that were indexed")
-    if reference.xxh64 is not None and (run := _usual_run(data, reference, max_bytes)) is not None:
-        return run
+    if reference.xxh64 is not None:
+        if xxhash.xxh64_intdigest(data) != reference.xxh64:
+            raise _stale(reference, "its bytes are not those that were indexed")
+        usual = _usual_run(data, reference, max_bytes)
+        if usual is not None:
+            return usual
     name = reference.shard.name
     reader = TarReader(
         [data],

@@ -295,9 +295,9 @@ def usual_members(archive: bytes | memoryview, start: int = 0) -> list[tuple[str
         ([('a.cls', b'3', 0, 1024), ('a.txt', b'tree', 1024, 2048)], None)
     """
     found: list[tuple[str, bytes, int, int]] = []
-    at, room, begin = 0, len(archive), -1
+    at, total, begin = 0, len(archive), -1
     try:
-        while at + BLOCK <= room:
+        while at + BLOCK <= total:
             kind, size, name = read_header(bytes(archive[at : at + BLOCK]))
             content = at + BLOCK
             after = content + size + -size % BLOCK
@@ -312,4 +312,4 @@ def usual_members(archive: bytes | memoryview, start: int = 0) -> list[tuple[str
             at = after
     except ValueError:
         return None
-    return found if at == room and begin < 0 else None
+    return found if at == total and begin < 0 else None

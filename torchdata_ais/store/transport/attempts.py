@@ -304,7 +304,7 @@ _watch = _Watch()
 
 
 def _renew() -> None:
-    """Start anew in a forked process: the old thread is the parent's."""
+    """Replace the watch in a forked process: its thread is the parent's."""
     global _watch  # noqa: PLW0603 - one thread per process is the point
     _watch = _Watch()
 

@@ -169,7 +169,7 @@ def test_each_overdue_call_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_call_may_end_in_a_thread_that_begins_another() -> None:
-    """As when a listing that nobody iterates is collected in that moment."""
+    """As when the garbage collector closes an unfinished listing."""
     before = len(watches())
     call = attempts.series(Retry(), "a", "http://h")
     call.__enter__()
@@ -187,7 +187,7 @@ def test_a_forked_process_watches_its_own_calls() -> None:
     found = context.SimpleQueue()
     process = context.Process(target=child)
     with attempts.series(Retry(), "a", "http://h"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork while a thread runs
         attempts._watch._lock.acquire()  # as if another thread was in it
         process.start()
         attempts._watch._lock.release()
