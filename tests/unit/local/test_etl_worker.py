@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from aistore.sdk.etl import ETLConfig
 from helpers.etl_classes import Broken, Doubled, Upper
 
 from torchdata_ais.local import LocalCluster
+from torchdata_ais.local.server import etl as local_etl
+from torchdata_ais.local.server.problem import ReplyError
 
 WAIT_S = 16
 
@@ -161,3 +164,21 @@ def test_workers_end_with_the_cluster(how: str) -> None:
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_nobody_gets_the_port_of_a_worker_that_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    def popen(command: list[str], **_: Any) -> Any:
+        asked.append(int(command[2]))
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", asked[0]))
+        raise OSError("far enough")
+
+    monkeypatch.setattr(local_etl.subprocess, "Popen", popen)
+    with pytest.raises(ReplyError, match="far enough"):
+        local_etl.Etl({"name": "upper-1"}, tmp_path / "log", "http://127.0.0.1:1", []).start()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", asked[0]))

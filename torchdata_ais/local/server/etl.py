@@ -132,9 +132,14 @@ class Etl:
 
     def start(self) -> None:
         """Start the worker and return when it answers."""
+        with socket.socket() as held:  # the system gives its port to nobody else until the worker has it
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("127.0.0.1", 0))
+            self.port = held.getsockname()[1]
+            self._start()
+
+    def _start(self) -> None:
         deadline_s = parse_seconds(self.message.get("init_timeout"), _INIT_TIMEOUT_S)
-        with socket.create_server(("127.0.0.1", 0)) as sock:
-            self.port = sock.getsockname()[1]
         environment = {
             **os.environ,
             **self.env,
