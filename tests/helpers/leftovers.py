@@ -73,8 +73,6 @@ class LeftBehind:
         end = time.monotonic() + PATIENCE_S
         while (alive := started_with("TMPDIR", self.folder)) and time.monotonic() < end:
             time.sleep(0.1)
-        mapped = "".join(text(process / "maps") for process in processes())
-        new = [name for name in names(SHARED) if name not in self.shared]
         self.found = [
             *(f"process {line}" for line in alive),
             *(
@@ -83,13 +81,7 @@ class LeftBehind:
                 for name in names(folder)
                 if not name.startswith(self.exempt) and not name.endswith(OF_A_TEST)
             ),
-            *(
-                f"shared memory {name}"
-                for name in new
-                if f"{SHARED / name}\n" not in mapped
-                and not SEMAPHORE.fullmatch(name)
-                and not of_a_killed_process(name, new)
-            ),
+            *(f"shared memory {name}" for name in shared_memory_left(self.shared)),
         ]
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.found and session.exitstatus == pytest.ExitCode.OK:
@@ -188,6 +180,19 @@ def _state_of_the_module() -> Iterator[None]:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def shared_memory_left(before: set[str]) -> list[str]:
+    """Return the names of shared memory that came since, is in no address space, and of no killed process."""
+    mapped = "".join(text(process / "maps") for process in processes())
+    new = [name for name in names(SHARED) if name not in before]
+    return [
+        name
+        for name in new
+        if f"{SHARED / name}\n" not in mapped
+        and not SEMAPHORE.fullmatch(name)
+        and not of_a_killed_process(name, new)
+    ]
 
 
 def of_a_killed_process(name: str, new: list[str]) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.leftovers import SHARED, names, shared_memory_left
 from helpers.waiting import is_living
 from service_pipes import expand
 from service_sessions import becomes_true, living_in, load, session, worker_pids
@@ -84,19 +85,22 @@ class Ledger:
             self.read_all()
 
 
-def left_behind() -> tuple[int, int, int, int]:
-    """Count this process's descriptors, threads, children and the machine's files of shared memory."""
+def left_behind() -> tuple[int, int, int]:
+    """Count this process's descriptors, threads and children."""
     gc.collect()
     files = len(list(Path("/proc/self/fd").iterdir()))
-    shared = len([name for name in Path("/dev/shm").iterdir() if name.name.startswith("torch_")])
-    return files, threading.active_count(), len(multiprocessing.active_children()), shared
+    return files, threading.active_count(), len(multiprocessing.active_children())
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    before = left_behind()
+    before, shared = left_behind(), set(names(SHARED))
     yield
     assert left_behind() == before
+    new = set(
+        shared_memory_left(shared)
+    )  # other processes of this machine make some, too, and remove them at once
+    assert becomes_true(lambda: new.isdisjoint(shared_memory_left(shared)), GONE_WITHIN_S)
 
 
 @ROUNDS
