@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from torchdata_ais.errors import StateError, UsageError
 from torchdata_ais.loaders import AISLoader, merge_states
 from torchdata_ais.loaders.instance import InstancePlan, begin
 from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.pipes.base.torch_pipes import deepcopy_pipe
 from torchdata_ais.pipes.planned.batches import check_planned
 from torchdata_ais.ranks.listing import Listing, shard_instance
 from torchdata_ais.ranks.rendezvous import begin_together
@@ -72,7 +72,7 @@ class _Source:
     seed: int
 
     def part(self, number: int) -> Iterator[Any]:
-        pipe = copy.deepcopy(self.pipe)  # two iterators of the dataset may be at different samples
+        pipe = deepcopy_pipe(self.pipe)  # two iterators of the dataset may be at different samples
         shard_instance(pipe, self.count, number)
         begin(pipe, InstancePlan.of(self.seed, 0, self.count, number))
         with self.listing.on(pipe):

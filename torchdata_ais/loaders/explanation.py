@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from torchdata_ais.index import Schedule
 from torchdata_ais.observe.collect import Counts, counts_of, report_of
 from torchdata_ais.observe.draw import draw, html
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
+from torchdata_ais.pipes.base.torch_pipes import deepcopy_pipe
 from torchdata_ais.pipes.base.torch_stages import stage_of
 from torchdata_ais.pipes.base.upstream import parents, upstream
 from torchdata_ais.pipes.checkpoint.ledger import chain_of
@@ -412,7 +412,7 @@ def _all_items(
     pipe: IterDataPipe[object], reader: IterDataPipe[object], listing: Listing
 ) -> Iterator[object]:
     with listing.on(pipe):
-        source = copy.deepcopy(parents(reader)[0])  # iterating the user's would count as an epoch
+        source = deepcopy_pipe(parents(reader)[0])  # iterating the user's would count as an epoch
     yield from unsharded(source, find_sharder(source))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe, as_pipe, check_source
 from torchdata_ais.pipes.base.registry import stage
 from torchdata_ais.pipes.base.seed import EpochSeed, Seeded
+from torchdata_ais.pipes.base.torch_pipes import deepcopy_pipe
 from torchdata_ais.pipes.base.upstream import below_plan
 
 _END = object()
@@ -33,7 +33,7 @@ def several_pipes(source: object, others: tuple[object, ...]) -> list[IterDataPi
                 todo="mix indexes: .read_samples() of a Mixture({index: weight, ...})",
             )
         # torch allows one iterator of a pipe at a time.
-        pipes.append(copy.deepcopy(pipe) if any(pipe is other for other in pipes) else pipe)
+        pipes.append(deepcopy_pipe(pipe) if any(pipe is other for other in pipes) else pipe)
     return pipes
 
 

@@ -18,7 +18,7 @@ from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.base.pickle_check import received, sendable
 from torchdata_ais.pipes.base.policy import trimmed
 from torchdata_ais.pipes.base.seed import seed_shufflers
-from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
+from torchdata_ais.pipes.base.torch_pipes import IterDataPipe, copy_pipe
 from torchdata_ais.pipes.base.torch_stages import stage_of
 from torchdata_ais.pipes.base.upstream import upstream
 from torchdata_ais.pipes.repeated import passes
@@ -156,7 +156,7 @@ class DataPipeline(IterableDataset[Any]):
 
         The filters of the copy count their epochs for themselves.
         """
-        result = copy.copy(self)
+        result = copy_pipe(self)
         result.pipeline = [copy.copy(stage) if isinstance(stage, Stage) else stage for stage in self.pipeline]
         result.pipeline.extend(args)
         result._stream = None
@@ -261,7 +261,7 @@ class DataPipeline(IterableDataset[Any]):
         for _ in range(self.nsamples):
             if self._stream is None or self._stream[0] != os.getpid():
                 # Of a copy: a loader that held itself would keep its workers until the garbage collector comes.
-                other = copy.copy(self)
+                other = copy_pipe(self)
                 other._stream = None
                 self._stream = (os.getpid(), other, other.iterator())
             try:

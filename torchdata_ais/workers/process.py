@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from torchdata_ais._util.process_end import safe_context
 from torchdata_ais.errors import LoaderError, StallError, UsageError, WorkerDiedError
 from torchdata_ais.observe.diagnosis.worker_queries import Asked
-from torchdata_ais.pipes.base.torch_pipes import IterDataPipe
+from torchdata_ais.pipes.base.torch_pipes import IterDataPipe, graph_lock
 from torchdata_ais.workers.channel import Channel, HungUpError, Kind, Message
 from torchdata_ais.workers.heartbeat import Heartbeat, Patience
 
@@ -63,7 +63,8 @@ class Peer:
 
     def start(self, process: BaseProcess, stall_after: float | None, pulse: Heartbeat | None) -> None:
         """Start the process and watch it; see `Patience` for its silence."""
-        process.start()
+        with graph_lock:  # spawn pickles the pipe
+            process.start()
         self.process, self.pid = process, process.pid
         try:
             self.life, self._own_life = os.pidfd_open(self.pid or 0), True

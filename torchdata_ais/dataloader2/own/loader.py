@@ -21,6 +21,7 @@ from torchdata_ais.pipes.base.torch_pipes import (
     IterDataPipe,
     MapDataPipe,
     apply_shuffle_settings,
+    graph_lock,
     traverse_dps,
 )
 
@@ -323,10 +324,10 @@ class DataLoader2(Generic[T_co]):
             return self._state_dict  # loaded, and nothing has happened since
         service = self.reading_service
         has_state = isinstance(service, CheckpointableReadingServiceInterface)
+        with graph_lock:
+            pipe = pickle.dumps(attach_wrapper(self._datapipe_before_reading_service_adapt))
         return {
-            SERIALIZED_DATAPIPE_KEY_NAME: pickle.dumps(
-                attach_wrapper(self._datapipe_before_reading_service_adapt)
-            ),
+            SERIALIZED_DATAPIPE_KEY_NAME: pipe,
             READING_SERVICE_STATE_KEY_NAME: service.checkpoint() if has_state else None,
             RANDOMNESS_STATE_KEY_NAME: (
                 self._seed,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import io
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from torchdata_ais.observe.display.rows import (
 )
 from torchdata_ais.observe.display.sheet import contact_sheet
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
+from torchdata_ais.pipes.base.torch_pipes import deepcopy_pipe
 from torchdata_ais.samples import Sample
 from torchdata_ais.store import Cluster, cluster_options
 from torchdata_ais.urls import object_url
@@ -230,7 +230,7 @@ def _independent(loader: Any) -> Iterable[object]:
 
 def _copied(pipe: IterableDataset[object]) -> IterableDataset[object]:
     try:
-        return copy.deepcopy(pipe)
+        return deepcopy_pipe(pipe)
     except Exception as error:
         raise UsageError.at(
             f"the pipe cannot be copied, and reading it would take from it: {error}",

@@ -9,6 +9,7 @@ from multiprocessing.context import get_spawning_popen
 from typing import Any, NamedTuple
 
 from torchdata_ais.errors import AISError, UsageError
+from torchdata_ais.pipes.base.torch_pipes import graph_lock
 from torchdata_ais.pipes.base.upstream import members
 
 _TODO = (
@@ -26,7 +27,7 @@ class Pickled(NamedTuple):
 def dumped(item: object) -> Pickled:
     """Return `item` pickled: by dill where pickle cannot and dill is there."""
     dill = dill_if_installed()
-    with explained():
+    with graph_lock, explained():
         try:
             return Pickled(pickle.dumps(item), by_dill=False)
         except Exception:

@@ -7,7 +7,6 @@ its branches are one pipe.
 
 from __future__ import annotations
 
-import copy
 import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -15,7 +14,14 @@ from typing import Any
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.base.contract import Stage
 from torchdata_ais.pipes.base.registry import name_of
-from torchdata_ais.pipes.base.torch_pipes import Filter, IterDataPipe, Mapper, ShardingFilter, is_fork
+from torchdata_ais.pipes.base.torch_pipes import (
+    Filter,
+    IterDataPipe,
+    Mapper,
+    ShardingFilter,
+    copy_pipe,
+    is_fork,
+)
 
 # Most attributes are of these: to ask torch whether something is a pipe takes half a microsecond, 70 times an epoch.
 _NO_PIPES = frozenset({type(None), bool, int, float, str, bytes, types.FunctionType})
@@ -114,7 +120,7 @@ def with_above(
             continue
         if not same:
             if other is None:
-                other = pipe if is_fork(pipe) else copy.copy(pipe)
+                other = pipe if is_fork(pipe) else copy_pipe(pipe)
             setattr(other, name, new)
     return pipe if other is None else other
 

@@ -18,6 +18,7 @@ from torchdata_ais.errors import EmptyBatchError
 from torchdata_ais.pipes.base.contract import Stage
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
 from torchdata_ais.pipes.base.policy import ErrorPolicy
+from torchdata_ais.pipes.base.torch_pipes import copy_pipe
 from torchdata_ais.pipes.base.torch_stages import stage_of
 from torchdata_ais.pipes.base.upstream import check_below_plan, parents, upstream, with_above
 from torchdata_ais.pipes.planned.stage import DrawnStage, PlannedStage, SlotStage, Task
@@ -92,7 +93,7 @@ class Substitutes:
 def separate(pipe: IterDataPipe[object]) -> IterDataPipe[object]:
     """Return a copy of a chain that runs next to it, with its own errors."""
     other = with_above(pipe, separate)
-    other = copy.copy(pipe) if other is pipe else other
+    other = copy_pipe(pipe) if other is pipe else other
     if isinstance(other, Pipe):
         policy = other.error_policy()
         if policy is not None:
