@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -167,12 +165,8 @@ def _listers(pipe: IterDataPipe[object]) -> list[AISSourceLister]:
 
 def _lists_read(pipe: IterDataPipe[object]) -> list[Any]:
     """Return the pipes over shard lists that a stage reads directly."""
-    found = [
-        _behind_order(source)
-        for stage in upstream(pipe)
-        if isinstance(stage, Reader)
-        for source in parents(stage)
-    ]
+    readers = [stage for stage in upstream(pipe) if isinstance(stage, Reader)]
+    found = [_behind_order(source) for reader in readers for source in parents(reader)]
     return [source for source in found if type(source) is IterableWrapper]
 
 
@@ -260,14 +254,6 @@ def shown(name: str) -> str:
         return redact(name)
 
 
-_TRAVERSING = threading.Lock()
-"""Lock around torch's graph traversal, which raises in a second thread."""
-
-os.register_at_fork(
-    before=_TRAVERSING.acquire, after_in_parent=_TRAVERSING.release, after_in_child=_TRAVERSING.release
-)
-
-
 def shard_instance(pipe: IterDataPipe[object], number: int, instance: int) -> None:
     """Make `pipe` the `instance`-th of `number` in this process.
 
@@ -280,8 +266,7 @@ def shard_instance(pipe: IterDataPipe[object], number: int, instance: int) -> No
         elif isinstance(stage, PlannedStage):
             stage.forget_split()
     if number > 1:
-        with _TRAVERSING:
-            apply_sharding(pipe, number, instance, SHARDING_PRIORITIES.DISTRIBUTED)
+        apply_sharding(pipe, number, instance, SHARDING_PRIORITIES.DISTRIBUTED)
 
 
 def number_ranks_first(stages: Iterable[object]) -> None:
