@@ -19,45 +19,25 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-STAGES = {
-    "associate": "mapped",
-    "batched": "batched",
-    "buckets": "packed",
-    "decode": "decode",
-    "extract_keys": "fields",
+_MODULES = {
+    "batched": "batched listed unbatched unlisted",
+    "decode": "decode xdecode",
+    "fields": "extract_keys rename rename_keys to_tuple",
     "group_samples": "group_samples",
-    "info": "unchanged",
     "list_ais": "list_ais",
-    "listed": "batched",
     "load_objects": "load_objects",
     "load_tar": "load_tar",
-    "map_dict": "mapped",
-    "map_sample": "mapped",
-    "map_tuple": "mapped",
-    "mix_random": "mixed",
-    "mix_round_robin": "mixed",
-    "non_empty": "unchanged",
-    "pack": "packed",
-    "pipe_through": "unchanged",
+    "mapped": "associate map_dict map_sample map_tuple",
+    "mixed": "mix_random mix_round_robin",
+    "packed": "buckets pack",
     "read_samples": "read_samples",
-    "rename": "fields",
-    "rename_keys": "fields",
-    "repeated": "repeated",
-    "resampled": "resampled",
-    "rsample": "select",
-    "select": "select",
+    "repeated": "repeated with_epoch",
+    "resampled": "resampled split_by_node split_by_worker",
+    "select": "rsample select slice_samples",
     "shuffled": "shuffled",
-    "single_node_only": "unchanged",
-    "slice_samples": "select",
-    "split_by_node": "resampled",
-    "split_by_worker": "resampled",
-    "to_tuple": "fields",
-    "unbatched": "batched",
-    "unlisted": "batched",
-    "with_epoch": "repeated",
-    "with_length": "unchanged",
-    "xdecode": "decode",
+    "unchanged": "info non_empty pipe_through single_node_only with_length",
 }
+STAGES = {name: module for module, names in sorted(_MODULES.items()) for name in names.split()}
 """Functional name -> the module of `torchdata_ais.pipes` that registers it."""
 
 _PIPES = "torch.utils.data.datapipes.datapipe"
