@@ -6,6 +6,7 @@ the two. A value that is not a row, or not the row of its place, is copied as ev
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import weakref
@@ -80,53 +81,34 @@ def collate_columns(rows: Sequence[Any], ragged: Ragged = "error", whole: Whole 
                 f"samples with different fields cannot make one batch: {keys[:3]}",
                 todo='pick the fields first, with .to_tuple("jpg;png", "cls")',
             )
-        return {
-            name: _named(name, collate_columns, [row[name] for row in rows], ragged, whole) for name in first
-        }
+        return {name: _named(name, [row[name] for row in rows], ragged, whole) for name in first}
     if isinstance(first, tuple):
         if any(not isinstance(row, tuple) or len(row) != len(first) for row in rows):
             raise UsageError.at(
                 "rows of different kinds or lengths cannot make one batch", todo="yield tuples of one length"
             )
-        return tuple(
-            [
-                _named(str(i), collate_columns, list(column), ragged, whole)
-                for i, column in enumerate(zip(*rows, strict=True))
-            ]
-        )
+        columns = enumerate(zip(*rows, strict=True))
+        return tuple([_named(str(i), list(column), ragged, whole) for i, column in columns])
     return _column(rows, ragged, whole)
 
 
-def _named(
-    name: str, collate: Callable[..., object], column: list[Any], ragged: Ragged, whole: Whole | None
-) -> object:
+def _named(name: str, column: list[Any], ragged: Ragged, whole: Whole | None) -> object:
     try:
-        return collate(column, ragged, whole)
+        return collate_columns(column, ragged, whole)
     except UsageError as error:
         raise error.noting(f"in column {name!r}") from error
 
 
 def _column(values: Sequence[Any], ragged: Ragged, whole: Whole | None) -> object:
-    first = values[0]
-    if isinstance(first, torch.Tensor) and all(isinstance(value, torch.Tensor) for value in values):
+    kinds = set(map(type, values))
+    if all(issubclass(kind, torch.Tensor) for kind in kinds):
         return _stack(values, ragged, whole)
-    if isinstance(first, (np.ndarray, np.generic)) and all(
-        isinstance(v, (np.ndarray, np.generic)) for v in values
-    ):
-        if first.dtype.kind not in "biufc":
-            return list(values)
-        return _stack(
-            [torch.from_numpy(np.ascontiguousarray(value)).reshape(np.shape(value)) for value in values],
-            ragged,
-            None,
-        )
-    if isinstance(first, (bool, int, float)) and all(
-        isinstance(value, (bool, int, float)) for value in values
-    ):
-        try:
+    if all(issubclass(kind, (np.ndarray, np.generic)) for kind in kinds) and values[0].dtype.kind in "biufc":
+        rows = [torch.from_numpy(np.ascontiguousarray(value)).reshape(np.shape(value)) for value in values]
+        return _stack(rows, ragged, None)
+    if all(issubclass(kind, (int, float)) for kind in kinds):
+        with contextlib.suppress(OverflowError, RuntimeError):  # an integer beyond 64 bits has no tensor
             return torch.tensor(values)
-        except (OverflowError, RuntimeError):  # an integer beyond 64 bits has no tensor
-            return list(values)
     return list(values)
 
 
