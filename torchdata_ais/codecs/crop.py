@@ -84,10 +84,7 @@ class Crop:
     size: int | Size
 
     def frame(self, height: int, width: int, rng: random.Random) -> Frame:
-        """Return the frame of a picture of `height` x `width`.
-
-        `rng` gives the random numbers.
-        """
+        """Return the frame of a picture, by the random numbers of `rng`."""
         raise NotImplementedError
 
     def at_least(self) -> Size:

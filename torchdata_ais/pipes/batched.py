@@ -84,7 +84,6 @@ class Batcher(SlotBatcher):
         self.memory = memory
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{2 * self.batchsize} items")
 
     def effect(self) -> Effect:
@@ -249,7 +248,6 @@ class ListBatcher(Pipe[list[Any]]):
         self._partial = partial
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{self._batchsize} items")
 
     def effect(self) -> Effect:

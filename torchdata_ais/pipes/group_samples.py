@@ -94,7 +94,6 @@ class TarSampleGrouper(Pipe[Sample]):
         return ", ".join(filter(None, [self.identity(), adjacent, *self._policy.shown()]))
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process; see "Memory" above."""
         keys = f" + {self._most_seen()} x (2 MB or 22 bytes a sample)" if self._adjacent == "error" else ""
         return MemoryBound(f"1 sample{keys}")
 

@@ -138,7 +138,6 @@ class AISSourceLister(Pipe[str]):
         return by_label(class_names_of(named, self.transport.resolve(self)))
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound("the URLs of a source")
 
     def arguments(self) -> str:

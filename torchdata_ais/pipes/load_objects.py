@@ -95,7 +95,6 @@ class AISObjectLoader(Pipe[tuple[str, bytes]]):
         return Effect("each" if self._policy.on_error == "raise" else "fewer", holds=True, keeps_place=False)
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process; see "Memory" above."""
         prefetch, block = self.transport.sizes(self)
         each = f"{self._open_objects} x {mib(block)}"
         return MemoryBound(f"{mib(prefetch)} + {each} + 2 objects", prefetch + self._open_objects * block)

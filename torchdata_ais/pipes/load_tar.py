@@ -142,7 +142,6 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         return self
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process; see "Memory" above."""
         prefetch, block = self.transport.sizes(self)
         each = 2 * block  # the one in hand, and one that an object without any may always fetch
         ahead = prefetch + self.reads * each

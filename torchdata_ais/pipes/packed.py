@@ -43,7 +43,6 @@ class _Grouper(SlotBatcher):
         return Effect("batches", holds=not self._is_planned(), keeps_place=False)
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process; see "Memory" above."""
         waiting = self._pool or self._grouping.most_waiting
         return MemoryBound("2 groups" if self._is_planned() else f"{waiting} samples + 1 group")
 

@@ -221,7 +221,6 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         return Effect("unknown", mixes=self.data.shuffle is not None, holds=True)
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process; see "Memory" above."""
         prefetch, _ = self.transport.sizes(self)
         return MemoryBound(f"{mib(prefetch)} + sample", prefetch)
 

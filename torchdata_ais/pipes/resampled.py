@@ -64,7 +64,6 @@ class Resampler(Pipe[Any], Seeded):
         self.epoch_seed = EpochSeed(seed)
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound("all items of the source")
 
     def arguments(self) -> str:

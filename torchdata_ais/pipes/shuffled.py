@@ -75,7 +75,6 @@ class Shuffler(Pipe[Any], Seeded):
         self._resume: tuple[Any, int, int] | None = None
 
     def memory_bound(self) -> MemoryBound:
-        """Return what the stage holds at most in one process; see "Memory" above."""
         return MemoryBound(f"{self._bufsize} items")
 
     def arguments(self) -> str:

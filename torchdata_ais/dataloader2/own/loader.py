@@ -341,10 +341,7 @@ class DataLoader2(Generic[T_co]):
     def from_state(
         cls, state: dict[str, Any], reading_service: ReadingServiceInterface, *, trust: bool = False
     ) -> DataLoader2[Any]:
-        """Return a loader from the pipe and the seeds of `state`.
-
-        See `load_state_dict`.
-        """
+        """Return a loader from the pipe and the seeds of `state`."""
         check_trust(trust)
         loader: DataLoader2[Any] = cls(None, reading_service=reading_service)
         loader.load_state_dict(state, trust=trust)
@@ -352,10 +349,6 @@ class DataLoader2(Generic[T_co]):
 
     def load_state_dict(self, state_dict: dict[str, Any], *, trust: bool = False) -> None:
         """Use the pipe and the seeds of a state from the first epoch on.
-
-        Args:
-            state_dict: A state that `state_dict` returned. Unlike torchdata, this loader refuses it by default.
-            trust: Whether to unpickle the state, which runs the code that it names.
 
         Raises:
             LoaderError: An epoch has started.
