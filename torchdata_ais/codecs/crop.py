@@ -270,10 +270,7 @@ def _middle(size: Size, wanted: Size) -> Part:
 
 
 def _edge(have: int, wanted: int) -> int:
-    """Offset of the middle: half of the excess, rounded to even.
-
-    Half of a deficit is rounded down.
-    """
+    """Offset of the middle: rounded to even; of a deficit rounded down."""
     return round((have - wanted) / 2) if have >= wanted else -((wanted - have) // 2)
 
 

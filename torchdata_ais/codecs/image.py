@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from torchdata_ais._util.arguments import check_number, did_you_mean
-from torchdata_ais.codecs import jpeg, pillow
-from torchdata_ais.codecs.crop import Crop, Frame, resized
+from torchdata_ais.codecs import pillow
+from torchdata_ais.codecs.crop import Crop, Frame, resized, shrinking
 from torchdata_ais.codecs.handlers import (
     FIELD_KINDS,
     Place,
@@ -27,12 +28,13 @@ from torchdata_ais.codecs.resize import (
     MAX_PIXELS,
     Size,
     check_asked,
+    check_pixels,
     checked_size,
     framed_nearest,
     framed_pixels,
     planes_of,
 )
-from torchdata_ais.errors import UsageError
+from torchdata_ais.errors import DecodeError, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -277,12 +279,51 @@ def check_sixteen_bit(choice: str | None) -> None:
 def _pixels(data: bytes, mode: str, options: pillow.Options) -> tuple[NDArray[np.uint8], Frame, int]:
     """Decode to (H, W) or (H, W, C) pixels, and the frame still to be applied."""
     if mode == "RGB" and not (options.exif and (b"Exif\0\0" in data or b"Orientation" in data)):
-        fast = jpeg.decode_rgb(data, options.frame_of, options.max_pixels)
+        fast = decode_rgb(data, options.frame_of, options.max_pixels)
         if fast is not None:
             return fast
     # Pillow weighs colours by alpha when it resizes; torch does not know which channel is alpha.
     image, frame, scale = pillow.load(data, mode, options, resize=mode == "RGBA")
     return np.array(image), frame, scale
+
+
+@functools.cache
+def _simplejpeg() -> Any:
+    """Return the module of the extra ``[fast]``, or None."""
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    return simplejpeg
+
+
+def decode_rgb(
+    data: bytes, frame_of: Callable[[int, int], Frame], max_pixels: int
+) -> tuple[NDArray[np.uint8], Frame, int] | None:
+    """Decode a plain 8-bit colour JPEG: pixels, frame, shrink factor.
+
+    None leaves it to Pillow: grey, CMYK, damaged or unusual ones, so that results and errors are the same without
+    the extra. `frame_of` is called with height and width, before anything is decoded. More than `max_pixels`, as
+    stored or as requested, are a `DecodeError`.
+    """
+    simplejpeg = _simplejpeg()
+    if simplejpeg is None or data[:3] != b"\xff\xd8\xff":
+        return None
+    try:
+        height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+        if space != "YCbCr":
+            return None
+        frame = frame_of(height, width)
+        check_pixels((height, width), frame.size, max_pixels)
+        scale = shrinking(height, width, frame)
+        # The smallest size the decoder may choose is the one Pillow's draft mode gives: rounded up.
+        least = {"min_height": -(-height // scale), "min_width": -(-width // scale)} if scale > 1 else {}
+        # strict: without it a cut file is half an image and the rest grey.
+        return simplejpeg.decode_jpeg(data, strict=True, **least), frame, scale
+    except DecodeError:  # a ValueError, too
+        raise
+    except ValueError:
+        return None
 
 
 def _values_to_tensor(values: NDArray[Any]) -> torch.Tensor:

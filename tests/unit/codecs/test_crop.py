@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from torchvision_values import FILE, digest, pixels
 
 from torchdata_ais import CenterCrop, Decoder, RandomResizedCrop, ResizeCrop
-from torchdata_ais.codecs import imagehandler, jpeg
+from torchdata_ais.codecs import imagehandler
 from torchdata_ais.codecs.crop import Crop, Frame, Part
 from torchdata_ais.errors import DecodeError, UsageError
 
@@ -28,7 +28,7 @@ STORED = json.loads(FILE.read_text())
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Decode by either library."""
     if request.param == "pillow":
-        monkeypatch.setattr(jpeg, "_simplejpeg", lambda: None)
+        monkeypatch.setattr("torchdata_ais.codecs.image._simplejpeg", lambda: None)
     else:
         pytest.importorskip("simplejpeg")
     return request.param
@@ -200,7 +200,7 @@ def test_both_libraries_give_the_same_pixels(monkeypatch: pytest.MonkeyPatch) ->
     data = file_of(picture(801, 1203))
     decode = Decoder("rgb8", random_resized_crop=64, flip=0.5)
     fast = [decode({"jpg": data}, seed)["jpg"] for seed in range(8)]
-    monkeypatch.setattr(jpeg, "_simplejpeg", lambda: None)
+    monkeypatch.setattr("torchdata_ais.codecs.image._simplejpeg", lambda: None)
     assert all(np.array_equal(decode({"jpg": data}, seed)["jpg"], fast[seed]) for seed in range(8))
 
 

@@ -13,8 +13,9 @@ import PIL.Image
 import pytest
 import torch
 
-from torchdata_ais.codecs import IMAGE_EXTENSIONS, IMAGE_SPECS, Decoder, imagehandler, jpeg
+from torchdata_ais.codecs import IMAGE_EXTENSIONS, IMAGE_SPECS, Decoder, imagehandler
 from torchdata_ais.codecs.crop import resized
+from torchdata_ais.codecs.image import decode_rgb
 from torchdata_ais.codecs.resize import MAX_PIXELS
 from torchdata_ais.errors import DecodeError, UsageError
 
@@ -97,7 +98,7 @@ def corpus() -> dict[str, bytes]:
 @pytest.fixture(params=["with simplejpeg", "without"])
 def fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     if request.param == "without":
-        monkeypatch.setattr(jpeg, "_simplejpeg", lambda: None)
+        monkeypatch.setattr("torchdata_ais.codecs.image._simplejpeg", lambda: None)
     else:
         pytest.importorskip("simplejpeg")
     return request.param != "without"
@@ -136,9 +137,7 @@ AS_IT_IS = resized(None, None)
 
 def test_simplejpeg_takes_plain_colour_jpegs_and_nothing_else() -> None:
     pytest.importorskip("simplejpeg")
-    taken = {
-        name for name, data in corpus().items() if jpeg.decode_rgb(data, AS_IT_IS, MAX_PIXELS) is not None
-    }
+    taken = {name for name, data in corpus().items() if decode_rgb(data, AS_IT_IS, MAX_PIXELS) is not None}
     plain = {name for name in corpus() if name.startswith("rgb-4")}
     assert taken == plain | {"progressive.jpg", "jpg-named.png", "two-pictures.jpg"}
 
@@ -171,7 +170,7 @@ def test_damaged_images_fail_or_not_alike_with_and_without_simplejpeg(
             damaged[position] = rng.integers(0, 256)
         with monkeypatch.context() as patch:
             mine = outcome(bytes(damaged))
-            patch.setattr(jpeg, "_simplejpeg", lambda: None)
+            patch.setattr("torchdata_ais.codecs.image._simplejpeg", lambda: None)
             assert mine == outcome(bytes(damaged))
 
 

@@ -9,8 +9,9 @@ import PIL.Image
 import pytest
 import torch
 
-from torchdata_ais.codecs import Decoder, imagehandler, jpeg
+from torchdata_ais.codecs import Decoder, imagehandler
 from torchdata_ais.codecs.crop import resized
+from torchdata_ais.codecs.image import decode_rgb
 from torchdata_ais.codecs.resize import MAX_PIXELS, dct_scale, resize, resize_pixels, target_size
 from torchdata_ais.errors import UsageError
 
@@ -103,7 +104,7 @@ def test_shrunk_jpegs_are_the_same_with_and_without_simplejpeg(
             handler = imagehandler("rgb8", size=target)
             fast = handler.decode(data)
             with monkeypatch.context() as patch:
-                patch.setattr(jpeg, "_simplejpeg", lambda: None)
+                patch.setattr("torchdata_ais.codecs.image._simplejpeg", lambda: None)
                 assert np.array_equal(handler.decode(data), fast), (height, width, target)
 
 
@@ -111,7 +112,7 @@ def test_a_jpeg_is_shrunk_by_its_decoder_to_no_less_than_the_target() -> None:
     pytest.importorskip("simplejpeg")
     data = jpeg_of(picture(401, 603))
     for target, scale in [(401, 1), (201, 1), (200, 2), (100, 4), (50, 8), (12, 8)]:
-        found = jpeg.decode_rgb(data, resized((target, target), None), MAX_PIXELS)
+        found = decode_rgb(data, resized((target, target), None), MAX_PIXELS)
         assert found is not None
         assert found[0].shape == (-(-401 // scale), -(-603 // scale), 3)
         assert dct_scale(401, 603, (target, target)) == scale
