@@ -25,11 +25,11 @@ from torchdata_ais.errors.text import Remedy
 from torchdata_ais.index import Schedule
 from torchdata_ais.loaders.engine import EngineOptions
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, StepsName
-from torchdata_ais.loaders.epoch_steps import runner_class
 from torchdata_ais.loaders.observing import KEPT, Observing
 from torchdata_ais.loaders.planned import ALLOWED, PlannedRunner
 from torchdata_ais.loaders.rank_setup import RankSetup
 from torchdata_ais.loaders.sample_dataset import SampleDataset
+from torchdata_ais.loaders.streamed import runner_class
 from torchdata_ais.loaders.to_device import normalized
 from torchdata_ais.observe.collect import Counts, Report, added, counts_of, first_empty, since
 from torchdata_ais.observe.diagnosis.rank_table import Readiness

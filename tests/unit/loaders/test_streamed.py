@@ -8,7 +8,7 @@ import pytest
 
 from torchdata_ais import AISSourceLister, ais_loader
 from torchdata_ais.errors import UsageError
-from torchdata_ais.loaders.epoch_steps import runner_class
+from torchdata_ais.loaders.streamed import runner_class
 from torchdata_ais.testing import example_shards
 
 
