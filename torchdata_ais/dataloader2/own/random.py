@@ -6,7 +6,6 @@ words for each value of a counter. Seeds must be those that torchdata 0.9 draws,
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 import torch
@@ -67,6 +66,12 @@ class PhiloxEngine:
         assert self._seed is not None, "Please provide seed to PhiloxEngine"
         return PhiloxEngine(_block(_block(self._seed, 0)[0], index // 2 * 2)[index % 2])
 
+    def clone(self) -> PhiloxEngine:
+        """Return an engine that continues this sequence."""
+        other = PhiloxEngine(self._seed)
+        other._drawn = self._drawn
+        return other
+
 
 class SeedGenerator:
     """Seeds for the pipes of a graph: shared by processes, or of a worker.
@@ -105,7 +110,7 @@ class SeedGenerator:
         other = self
         if not inplace:
             other = SeedGenerator(0)
-            other._shared_rng = copy(self._shared_rng)
+            other._shared_rng = self._shared_rng.clone()
         other._worker_rng = self._worker_rng.spawn(worker_id)
         return other
 
