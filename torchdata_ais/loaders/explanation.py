@@ -444,10 +444,8 @@ def _on_order(pipe: IterDataPipe[object], readers: list[IterDataPipe[object]], s
             "order: the same in every epoch; .shuffle() before load_tar and .shuffled(n) behind group_samples mix"
         ]
     opened = max(stage_of(reader).reads for reader in readers)
-    text = (
-        "order: shards in a new order each epoch" if shards else "order: shards in the same order each epoch"
-    )
-    text += f", {opened} read at the same time in a worker"
+    order = "a new order" if shards else "the same order"
+    text = f"order: shards in {order} each epoch, {opened} read at the same time in a worker"
     batches = bool(buffers) and _takes_batches(buffers[0])
     text += (
         f", {'batches' if batches else 'samples'} mixed in a buffer of {stage_of(buffers[0]).memory_bound().text}"

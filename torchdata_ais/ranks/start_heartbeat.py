@@ -124,9 +124,8 @@ class Presence:
         token, place, count = uuid.uuid4().hex[:8], f"pid {os.getpid()} on {socket.gethostname()}", 0
         here, trouble = _here(self._rank), _trouble(self._rank)
         every = interval_of(self._rank, self._ranks)
-        with contextlib.suppress(
-            RuntimeError, OSError
-        ):  # the store is gone: the loader gets the error and reports it
+        # A store that is gone is reported by the loader, which gets the same error.
+        with contextlib.suppress(RuntimeError, OSError):
             if self._store.check([trouble]):
                 self._store.set(trouble, "")
             while True:
@@ -159,14 +158,11 @@ class WaitedFor:
             if (silent_s := self._since(rank, sign)) > SILENT_S:
                 raise self._dead(rank, sign.partition(" ")[2], silent_s, "the ranks began")
         absent = [rank for rank in ranks if rank not in begun]
-        troubles = {
-            rank: trouble
-            for rank, trouble in self._known({rank: _trouble(rank) for rank in absent}).items()
-            if trouble
-        }
+        troubles = self._known({rank: _trouble(rank) for rank in absent})
         for rank, trouble in troubles.items():
-            self._look_at_trouble(rank, trouble.decode())
-        quiet = {rank: _here(rank) for rank in absent if rank not in troubles}
+            if trouble:
+                self._look_at_trouble(rank, trouble.decode())
+        quiet = {rank: _here(rank) for rank in absent if not troubles.get(rank)}
         for rank, told in self._known(quiet).items():
             if told:
                 self._look_at_sign(rank, told.decode(errors="replace"))

@@ -209,10 +209,6 @@ class Prefetcher(LookingAhead):
     def __len__(self) -> int:
         return len(self.source_datapipe)
 
-    def reset(self) -> None:
-        """End the thread of the iteration before."""
-        self.shutdown()
-
     def shutdown(self) -> None:
         """End the thread, after the item under way."""
         ahead, self._ahead = self._ahead, None
@@ -220,8 +216,7 @@ class Prefetcher(LookingAhead):
             ahead.close()
             ahead.join()
 
-    def __del__(self) -> None:
-        self.shutdown()
+    reset = __del__ = shutdown
 
 
 def pin_memory_fn(data: object, device: object = None) -> Any:
