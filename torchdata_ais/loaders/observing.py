@@ -37,10 +37,7 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class Observing:
-    """The records of one loader.
-
-    `doing` returns the activity of the worker processes.
-    """
+    """The records of one loader, whose workers' activity `doing` returns."""
 
     def __init__(
         self,

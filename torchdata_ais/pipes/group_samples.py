@@ -132,10 +132,7 @@ class TarSampleGrouper(Pipe[Sample]):
         self._policy.at_end(stats, "group_samples")
 
     def _most_seen(self) -> int:
-        """Return the number of shards whose keys are kept.
-
-        That is twice as many as may be under way at the same time.
-        """
+        """Return how many shards' keys are kept: twice those under way at once."""
         return 2 * (sum(stage_of(pipe).reads for pipe in upstream(self)) or _OPEN_SHARDS)
 
     def _check(self, sample: Sample, url: str, run: Run) -> None:

@@ -33,7 +33,6 @@ class Meter:
 
     Attributes:
         seconds: That time, extrapolated from the items that were timed.
-        timed: How many were timed.
         items_before: Items given in iterations that are over.
     """
 

@@ -74,11 +74,7 @@ class DrawnStage(Stage):
 
 
 class SlotStage(DrawnStage):
-    """A stage that knows for which batch its last item is.
-
-    Attributes:
-        slot: The number of that batch among those of this worker in this iteration.
-    """
+    """A stage that knows its last item's batch, among its own in this pass."""
 
     slot: int = -1
 
