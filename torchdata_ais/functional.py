@@ -37,7 +37,7 @@ _MODULES = {
     "shuffled": "shuffled",
     "unchanged": "info non_empty pipe_through single_node_only with_length",
 }
-STAGES = {name: module for module, names in sorted(_MODULES.items()) for name in names.split()}
+STAGES = dict(sorted((name, module) for module, names in _MODULES.items() for name in names.split()))
 """Functional name -> the module of `torchdata_ais.pipes` that registers it."""
 
 _PIPES = "torch.utils.data.datapipes.datapipe"
