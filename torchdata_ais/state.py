@@ -566,10 +566,7 @@ def sealed(content: dict[str, Any]) -> dict[str, Any]:
 
 def content_of(plain: dict[str, Any]) -> dict[str, Any]:
     """Return a state without the additions of `sealed`."""
-    content = plain.copy()
-    for name in ("format", "version", "checksum"):
-        content.pop(name, None)
-    return content
+    return {name: value for name, value in plain.items() if name not in ("format", "version", "checksum")}
 
 
 def from_plain(plain: Any) -> State:

@@ -80,10 +80,7 @@ class Order:
 
         Draw ``j`` belongs to round ``j // samples``.
         """
-        wanted = np.asarray(draws, dtype=np.int64)
-        if wanted.size and int(wanted.min()) < 0:
-            raise IndexError(f"position {wanted.min()} is before the first")
-        rounds, places = np.divmod(wanted, self.samples)
+        rounds, places = np.divmod(_from(draws, 0), self.samples)
         if not self._shuffle or self.samples == 1:
             return places
         result = np.empty_like(places)

@@ -28,7 +28,7 @@ class Groups:
     @property
     def most(self) -> int:
         """Size of the largest group."""
-        return int(self.sizes(np.arange(len(self.ends))).max()) if len(self.ends) else 0
+        return int(np.diff(self.ends, prepend=0).max(initial=0))
 
     def sizes(self, numbers: npt.ArrayLike) -> Integers:
         """Return how many samples some groups have."""
@@ -134,9 +134,8 @@ def bucketed(
     """
     order = _mixed_order(len(lengths), seed, shuffle=shuffle)
     bucket = np.searchsorted(np.asarray(edges), lengths[order], side="left")
-    batches: list[
-        tuple[int, Integers]
-    ] = []  # index of the first sample of each in the order, and its samples
+    # Index of the first sample of each in the order, and its samples.
+    batches: list[tuple[int, Integers]] = []
     for number, edge in enumerate(edges):
         here = np.flatnonzero(bucket == number)
         size = max(1, budget // edge)

@@ -93,9 +93,7 @@ class Sources:
 class RunSegment:
     """A part of a run with one global batch and fixed sources and weights.
 
-    See `torchdata_ais.state.Segment`.
-
-    `Run.segment` makes the next one.
+    See `torchdata_ais.state.Segment`. `Run.segment` makes the next one.
 
     Attributes:
         step: Its first step.
@@ -346,21 +344,13 @@ class _Part:
         return np.concatenate([np.array(chosen, dtype=np.int64), again])
 
     def _samples_at(self, positions: Integers) -> Iterator[tuple[int, int]]:
-        draws = self.at(positions)
+        draws = self.order.at(positions)
         return zip(draws.source.tolist(), draws.index.tolist(), strict=True)
 
     def position(self, step: int) -> int:
         """Return the position before `step`: all before were returned or dropped."""
         epoch = self.epoch_of(step)
         return epoch.position + (step - epoch.step) * epoch.slots.global_batch
-
-    def at(self, positions: npt.ArrayLike) -> Draws:
-        """Return the samples at positions."""
-        return self.order.at(positions)
-
-    def counts(self, position: int) -> tuple[int, ...]:
-        """Return how many samples of each source are before a position."""
-        return tuple(self.order.counts(position).tolist())
 
     def segment(self, step: int, global_batch: int, weights: tuple[int, ...] | None = None) -> RunSegment:
         """Return the segment of another batch, or weights, from a step on."""
@@ -371,7 +361,7 @@ class _Part:
             epoch.number,
             global_batch,
             self.segments[-1].weights if weights is None else weights,
-            self.counts(position),
+            tuple(self.order.counts(position).tolist()),
             epoch.first_step,
             epoch.first_position,
         )
@@ -835,12 +825,8 @@ class MicroRun(Run):
     """
 
     def __init__(self, whole: Run, parts: int) -> None:
-        self.sources, self.seed, self.ranks, self.segments = (
-            whole.sources,
-            whole.seed,
-            whole.ranks,
-            whole.segments,
-        )
+        self.sources, self.seed = whole.sources, whole.seed
+        self.ranks, self.segments = whole.ranks, whole.segments
         self._whole, self._count = whole, parts
 
     @override

@@ -35,12 +35,6 @@ def read_header(header: bytes) -> tuple[int, int, str]:
 
 
 @lru_cache(4096)
-def _size(field: bytes) -> int:
-    """Return the number in a field; records often have one size."""
-    return number(field)
-
-
-@lru_cache(4096)
 def _adler_for(field: bytes) -> int:
     """Return the low half of the Adler-32 of a header with this checksum."""
     return number(field) - 8 * 0x20 + sum(field) + 1
@@ -78,14 +72,12 @@ def number(raw: bytes) -> int:
     return int(match[1] or b"0", 8)
 
 
+_size = lru_cache(4096)(number)  # records often have one size
+
+
 def text_field(raw: bytes) -> str:
     """Return a field up to its first NUL; bytes not UTF-8 become surrogates."""
     return raw.partition(NUL)[0].decode("utf-8", "surrogateescape")
-
-
-def is_ustar(header: bytes) -> bool:
-    """Return whether a header is marked as of POSIX or GNU tar, not as of v7."""
-    return header[257:262] == b"ustar"
 
 
 def may_be_header(block: bytes) -> bool:
@@ -100,11 +92,6 @@ def may_be_header(block: bytes) -> bool:
     mode = block[100:108]
     has_mode = not mode.strip(b"01234567 \0") and (len(mode) < 8 or mode != bytes(8))
     return _NAME.fullmatch(block[:100]) is not None and has_mode
-
-
-def link_target(header: bytes) -> str:
-    """Return the target of a link from its header."""
-    return text_field(header[157:257])
 
 
 def pax_records(payload: bytes) -> dict[str, str]:

@@ -14,8 +14,6 @@ from torchdata_ais.tar.header import (
     Link,
     TooLarge,
     is_only_time,
-    is_ustar,
-    link_target,
     may_be_header,
     pax_records,
     read_header,
@@ -162,7 +160,7 @@ class TarReader:
             try:
                 kind, size, name = read_header(header)
             except ValueError as error:
-                if offset == self._start == 0 and not is_ustar(header):
+                if offset == self._start == 0 and header[257:262] != b"ustar":  # a mark of POSIX and GNU tar
                     raise self._faults.not_a_tar(header) from None
                 if offset == self._joint:
                     raise self._faults.after_the_end(offset) from None
@@ -181,7 +179,7 @@ class TarReader:
                     raise self._faults.refused(_REFUSED[kind], offset, name)
                 following = offset + BLOCK
                 if kind in _LINKS and wanted:
-                    yield name, Link(target or link_target(header), _LINKS[kind]), begin, following
+                    yield name, Link(target or text_field(header[157:257]), _LINKS[kind]), begin, following
                 if kind not in _NOTES:
                     continue  # links, devices and other special members have no data, whatever their size field
                 wanted = False

@@ -38,7 +38,9 @@ class TarBuilder:
     """
 
     def __init__(self, *, mtime: float = 0, mode: int = 0o444, user: str = "", group: str = "") -> None:
-        self._mtime = _seconds(mtime)
+        if not 0 <= mtime < _OCTAL_11:
+            raise UsageError.at(f"mtime={mtime} is out of range", todo="pass seconds since 1970, below 8**11")
+        self._mtime = b"%011o\0" % int(mtime)
         self._mode = b"%07o\0" % (mode & 0o7777)
         # magic, version, owner, group, and numbers of a device, which a file is not
         self._tail = b"ustar\x0000" + _name_field(user) + _name_field(group) + bytes(16)
@@ -110,12 +112,6 @@ def archive_size(content: int) -> int:
         (10240, 10240, 20480)
     """
     return -(-(content + 2 * BLOCK) // RECORD) * RECORD
-
-
-def _seconds(mtime: float) -> bytes:
-    if not 0 <= mtime < _OCTAL_11:
-        raise UsageError.at(f"mtime={mtime} is out of range", todo="pass seconds since 1970, below 8**11")
-    return b"%011o\0" % int(mtime)
 
 
 def _name_field(name: str) -> bytes:
