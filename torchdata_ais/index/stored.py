@@ -404,7 +404,8 @@ class StoredIndex:
         block: Block,
         schema: pa.Schema,
         data: bytes | None = None,
-        check: Callable[[pa.RecordBatch], None] | None = None,
+        *,
+        check: Callable[[pa.RecordBatch], None],
     ) -> pa.RecordBatch:
         """Return a batch, read and checked, or from the cache."""
         place = (block.file, block.start)
@@ -413,8 +414,7 @@ class StoredIndex:
             return self._kept[place][0]
         data = self._checked(block) if data is None else checked(data, block, self.folder.where)
         batch = read_batch(data, schema, self.folder.where)
-        if check is not None:
-            check(batch)
+        check(batch)
         self._kept[place] = (batch, block.length)
         self._kept_bytes += block.length
         while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:

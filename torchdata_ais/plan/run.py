@@ -450,10 +450,8 @@ class Run:
             if position == stages[-1][0]:
                 stages.pop()
             stages.append((position, weights))
-        most = [
-            None if times is None else times * count
-            for times, count in zip(changes.most, sources.samples, strict=False)
-        ]
+        limits = zip(changes.most, sources.samples, strict=False)
+        most = [None if times is None else times * count for times, count in limits]
         return EndlessOrder(
             _orders(sources, self.seed, self.segments),
             stages,

@@ -74,9 +74,8 @@ class Chunk:
         self.requests = requests_for(wanted)
         self.size = sum(request.length for request in self.requests)
         self.pieces: list[Piece | None] = [None] * len(wanted)
-        self.in_files: dict[
-            int, Request
-        ] = {}  # read in the consumer's thread, by each place a request is for
+        # Read in the consumer's thread, by each place a request is for.
+        self.in_files: dict[int, Request] = {}
 
     def fill(self, request: Request, came: bytes | AISError) -> None:
         """Store the result of a request; views of it share the bytes."""
@@ -112,9 +111,8 @@ class Fetching:
         self._cancels: set[Cancel] = set()
         self._closed = False
         self._watching = ExitStack()
-        self._groups: dict[
-            tuple[int, str], tuple[tuple[str, ...], ConcurrencyLimit | None]
-        ] = {}  # of the last shards
+        # Of the last shards.
+        self._groups: dict[tuple[int, str], tuple[tuple[str, ...], ConcurrencyLimit | None]] = {}
 
     def ask(self, chunk: Chunk) -> None:
         """Request the bytes of a chunk; files are read at their turn."""

@@ -320,10 +320,9 @@ def expand_object_urls(
         >>> expand_object_urls("http://h:51080", "gcp://imagenet", "val-{08..09}.tar", etl_name="crop")
         ['http://h:51080/v1/objects/imagenet/val-08.tar?provider=gcp&etl_name=crop', 'http://h:51080/v1/objects/imagenet/val-09.tar?provider=gcp&etl_name=crop']
     """
-    more: dict[str, Any] = {"namespace": namespace, "etl_name": etl_name, "etl_args": etl_args}
-    return [
-        object_url(cluster, bucket, name, provider=provider, **more) for name in expand_template(template)
-    ]
+    how: dict[str, Any] = {"provider": provider, "namespace": namespace}
+    how |= {"etl_name": etl_name, "etl_args": etl_args}
+    return [object_url(cluster, bucket, name, **how) for name in expand_template(template)]
 
 
 def _endpoint_of(cluster: object) -> str:

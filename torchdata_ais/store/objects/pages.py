@@ -169,14 +169,8 @@ def list_bucket(
     uri = replace(place, name=prefix).uri
     options = replace(options, endpoint=place.endpoint)
     url = f"{place.endpoint}/v1/buckets/{quote(place.bucket, safe='')}?{urlencode(place.query)}"
-    wanted = {
-        "prefix": prefix,
-        "pagesize": _PAGE_NAMES,
-        "uuid": "",
-        "props": _PROPS,
-        "continuation_token": "",
-    }
-    wanted |= {"flags": "0", "target": ""}
+    wanted = {"prefix": prefix, "pagesize": _PAGE_NAMES, "props": _PROPS, "flags": "0", "target": ""}
+    wanted |= {"uuid": "", "continuation_token": ""}
     listing = _Listing(f"listing {uri}", prefix, whole=whole)
 
     def page(attempts: Attempts) -> _Page:

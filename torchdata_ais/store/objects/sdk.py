@@ -114,10 +114,7 @@ def call(
     whole_s = None  # an answer has the time of the timeouts together to be there, however its bytes come
     if options.connect_timeout and answer_s and options.stall_timeout:
         whole_s = options.connect_timeout + answer_s + options.stall_timeout
-
-    def translated() -> _T:
-        with _translated(options):
-            return function()
+    translated = _translated(options)(function)
 
     def once(attempts: Attempts) -> _T:
         attempts.expect(attempts.bound(whole_s))

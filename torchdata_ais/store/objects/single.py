@@ -8,8 +8,9 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 from urllib.parse import urljoin, urlsplit
@@ -113,11 +114,7 @@ def head_object(url: str | Location, options: StoreOptions) -> ObjectURL:
         ConnectError, AuthError, StallError, ReadError: The cluster does not answer.
     """
     place, target = _place(url, options)
-
-    def head(attempts: Attempts) -> BaseHTTPResponse:
-        return _answered("HEAD", target, options, attempts)
-
-    response = retried(head, options.retry, place.uri, target)
+    response = retried(partial(_answered, "HEAD", target, options), options.retry, place.uri, target)
     facts = response_metadata(response, place)
     size = length_of(response)
     if size is None and facts.checksum == xxhash.xxh64_hexdigest(b""):
@@ -167,15 +164,8 @@ def delete_object(url: str, options: StoreOptions, *, missing_ok: bool = False) 
         ConnectError, AuthError, StallError, ReadError: It could not be deleted.
     """
     place, target = _place(url, options)
-
-    def delete(attempts: Attempts) -> None:
-        _answered("DELETE", target, options, attempts)
-
-    try:
-        retried(delete, options.retry, place.uri, target)
-    except NotFoundError:
-        if not missing_ok:
-            raise
+    with suppress(NotFoundError) if missing_ok else nullcontext():
+        retried(partial(_answered, "DELETE", target, options), options.retry, place.uri, target)
 
 
 def _place(url: str | Location, options: StoreOptions) -> tuple[Location, str]:

@@ -265,9 +265,8 @@ class _Watch:
     """
 
     def __init__(self) -> None:
-        self._lock = (
-            threading.RLock()
-        )  # re-entrant: the garbage collector may end a listing in a thread that has it
+        # Re-entrant: the garbage collector may end a listing in a thread that has it.
+        self._lock = threading.RLock()
         self._under_way: dict[int, Attempts] = {}
         self._holders = 0
         self._thread = ExitStack()

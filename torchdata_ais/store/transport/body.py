@@ -309,9 +309,8 @@ class HTTPReader(Reader):
         )
 
 
-_BUFFER = (
-    256 << 10
-)  # taken from the socket at once: each read costs system calls, and a turn of the interpreter
+# Taken from the socket at once: each read costs system calls, and a turn of the interpreter.
+_BUFFER = 256 << 10
 _ROOM = 64 << 10  # in a buffer, that is worth receiving into
 _MOST_PARTS = 1024  # in buffers, of one request; beyond that they are joined
 _MOST_BYTES = 512 << 10

@@ -32,9 +32,8 @@ def resolve_options(
         >>> resolve_options(endpoint="http://h:51080", token="secret")  # doctest: +ELLIPSIS
         StoreOptions(endpoint='http://h:51080', ca_cert=...
     """
-    given = {"endpoint": endpoint, "token": token}
-    values: dict[str, Any] = {**_from_environment(os.environ)}
-    for layer in (_from_client(client), given):
+    values = _from_environment(os.environ)
+    for layer in (_from_client(client), {"endpoint": endpoint, "token": token}):
         values.update((name, value) for name, value in layer.items() if value is not None)
     for name in ("connect_timeout", "first_byte_timeout", "stall_timeout"):
         if name in values and values[name] == 0:

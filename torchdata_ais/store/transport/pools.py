@@ -191,9 +191,7 @@ def proxy_for(url: str) -> str | None:
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
-    if host == "localhost" or host.endswith(".localhost"):
-        return None
-    if _is_loopback(host):
+    if host == "localhost" or host.endswith(".localhost") or _is_loopback(host):
         return None
     proxies = getproxies()
     proxy = (proxies.get(parts.scheme) or proxies.get("all") or "").strip()
