@@ -20,9 +20,6 @@ from typing_extensions import ParamSpec, get_type_hints, is_protocol
 
 from torchdata_ais.errors import AISError, ArgumentError, UsageError
 
-__all__ = ["check_kinds"]
-
-
 _CALLABLE: object = collections.abc.Callable
 
 _SHOWN = 60
@@ -34,45 +31,6 @@ _AS_GOOD: dict[type, tuple[type, ...]] = {
 }
 """Types accepted in addition to the annotated one, unless the call fails."""
 _SERIES = frozenset([list, tuple, collections.abc.Sequence])
-
-
-def check_kinds(
-    function: Callable[..., object],
-    bound: inspect.BoundArguments,
-    name: str,
-    *,
-    failed: bool = False,
-) -> None:
-    """Raise `ArgumentError` if an argument does not match its annotation.
-
-    Args:
-        function: Has the annotations.
-        bound: The arguments of the call.
-        name: Its name in messages.
-        failed: Whether the call has failed: then None is refused where the annotation lacks it.
-
-    Example:
-        >>> def load(url: str, retries: int | None = 1) -> None: ...
-        >>> check_kinds(load, inspect.signature(load).bind("ais://b", "7"), "load")
-        Traceback (most recent call last):
-        torchdata_ais.errors.ArgumentError: load(retries='7'): this is a str. Pass a whole number or None
-    """
-    kinds = _kinds_of(function)
-    given = dict(bound.arguments)
-    for one in bound.signature.parameters.values():
-        if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
-            given.pop(one.name, None)
-    for argument, value in given.items():
-        kind = kinds.get(argument, Any)
-        default = bound.signature.parameters.get(argument)
-        if _fits(value, kind, failed=failed) or (default is not None and value is default.default):
-            continue
-        if value is None and not failed:  # as good as left out, for whom it works
-            continue
-        what = f"{name}({argument}={_shown(value)})"
-        if not _is_choice(value, kind):
-            what += f": this is a {type(value).__name__}"
-        raise ArgumentError.at(what, todo=f"pass {_words(kind)}")
 
 
 @functools.lru_cache(512)
@@ -278,21 +236,37 @@ def checked_options(kind: type[_T]) -> type[_T]:
 
 
 class Call(NamedTuple):
-    """A checked call.
-
-    Attributes:
-        function: The called function.
-        bound: Its arguments.
-        name: Its name in messages.
-    """
+    """A checked call, with its name in messages."""
 
     function: Callable[..., object]
     bound: inspect.BoundArguments
     name: str
 
     def check_kinds(self, *, failed: bool = False) -> None:
-        """Raise `ArgumentError` if an argument does not match its annotation."""
-        check_kinds(*self, failed=failed)
+        """Raise `ArgumentError` if an argument does not match its annotation.
+
+        If the call has `failed`, None is refused where the annotation lacks it.
+
+        Example:
+            >>> def load(url: str, retries: int | None = 1) -> None: ...
+            >>> check_call(load, ("ais://b", "7"), {}).check_kinds()
+            Traceback (most recent call last):
+            torchdata_ais.errors.ArgumentError: load(retries='7'): this is a str. Pass a whole number or None
+        """
+        kinds = _kinds_of(self.function)
+        parameters = self.bound.signature.parameters
+        for argument, value in self.bound.arguments.items():
+            kind, one = kinds.get(argument, Any), parameters[argument]
+            if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) or value is one.default:
+                continue
+            if _fits(value, kind, failed=failed):
+                continue
+            if value is None and not failed:  # as good as left out, for whom it works
+                continue
+            what = f"{self.name}({argument}={_shown(value)})"
+            if not _is_choice(value, kind):
+                what += f": this is a {type(value).__name__}"
+            raise ArgumentError.at(what, todo=f"pass {_words(kind)}")
 
 
 def check_call(
@@ -301,10 +275,7 @@ def check_call(
     named: Mapping[str, object],
     signature: inspect.Signature | None = None,
 ) -> Call:
-    """Raise `ArgumentError` unless `function` takes these arguments.
-
-    Checks names and number; see `checked`.
-    """
+    """Raise `ArgumentError` unless `function` takes these arguments."""
     signature = signature or inspect.signature(function)
     known, collects, name = [], False, function.__name__
     for one in signature.parameters.values():
@@ -339,12 +310,7 @@ def check_call(
 def check_function(function: object, count: int, name: str) -> None:
     """Raise `UsageError` unless `function` can be called with `count` values.
 
-    Functions without a signature, as many written in C, are accepted unchecked.
-
-    Args:
-        function: The argument.
-        count: How many values it will be called with.
-        name: Its name in messages, such as ``map_sample()``.
+    Functions without a signature, as many written in C, are accepted unchecked. Messages call it `name`.
 
     Example:
         >>> check_function(len, 1, "select()")

@@ -66,15 +66,7 @@ def gpu_named(device: DeviceName) -> torch.device | None:
 
 
 def needs_gpu(what: str, otherwise: str) -> None:
-    """Refuse `what` where torch sees no GPU.
-
-    Args:
-        what: The request that needs a GPU.
-        otherwise: The advice for a machine without a GPU.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Raise `UsageError` for `what` where torch sees no GPU."""
     import torch
 
     if not torch.cuda.is_available():

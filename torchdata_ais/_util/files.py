@@ -23,10 +23,6 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Buffer
 
     A pipe, a device or a folder under its name is refused without waiting for it.
 
-    Args:
-        path: The file.
-        follow: Whether a link under this name is followed.
-
     Raises:
         OSError: It cannot be opened, or is not a regular file; names the path.
 
@@ -106,10 +102,7 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
 
 @contextmanager
 def no_empty_folders(paths: Iterable[Path]) -> Iterator[None]:
-    """Remove empty folders that the block made, if the block fails.
-
-    These are `folders` and their parents.
-    """
+    """Remove empty folders that the block made, if the block fails."""
     made: set[Path] = set()
     for path in map(Path.absolute, paths):
         made.update(folder for folder in (path, *path.parents) if not folder.exists())

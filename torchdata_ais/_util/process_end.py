@@ -59,10 +59,7 @@ def _close_open() -> None:
 
 
 def safe_context(method: str | None) -> Any:
-    """Return the multiprocessing context: the default one, if it is safe.
-
-    It never forks after CUDA has been initialised.
-    """
+    """Return the multiprocessing context; never fork once CUDA is up."""
     context: Any = get_context(method)
     if method is None and context.get_start_method() == "fork" and _cuda_is_up():
         context = get_context("forkserver")
@@ -115,11 +112,8 @@ STATUS = 130
 
 
 def quit_at_once() -> None:
-    """Let Ctrl-C end the process with one line.
-
-    If the shell had it ignored, it stays ignored.
-    """
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    """Let Ctrl-C end the process with one line."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # else the shell had it ignored
         signal.signal(signal.SIGINT, _quit)
 
 

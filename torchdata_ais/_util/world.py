@@ -71,10 +71,7 @@ class World(NamedTuple):
 
     @property
     def members(self) -> tuple[int, int]:
-        """This process and the number of processes.
-
-        There is one for each rank, or several that share its data.
-        """
+        """This process and the number of processes, one or several a rank."""
         return (self.process, self.processes) if self.processes else (self.rank, self.size)
 
 
@@ -175,10 +172,7 @@ class WorldOptions:
         return World(rank, size, dist.distributed_c10d.PrefixStore(f"torchdata_ais/{members}", store))
 
     def _sharing(self, size: int) -> tuple[int, int]:
-        """Return this process and the number that share the data of a rank.
-
-        Return nothing if each rank is one process.
-        """
+        """Return this process and the number that share a rank's data, or zeros."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() <= size:
             return 0, 0
         if self.rank is not None and self.store is None:
