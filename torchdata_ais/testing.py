@@ -84,10 +84,7 @@ def example_shards(
 
 
 def _temporary_folder() -> Path:
-    """Make a folder that is removed at the end of this process.
-
-    Not at that of a child forked from it.
-    """
+    """Make a folder that this process, and no fork of it, removes at its end."""
     folder, owner_pid = tempfile.mkdtemp(prefix="torchdata_ais-"), os.getpid()
 
     def remove() -> None:

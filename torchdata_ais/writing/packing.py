@@ -24,7 +24,6 @@ class Packed(NamedTuple):
     """A sample as stored in the archive.
 
     Attributes:
-        key: Its key.
         blocks: Headers, data and padding of its members.
         size, payload: Bytes of the blocks, and of the data alone.
         fields, sizes: Its fields, as readers will name them, and the bytes of each.

@@ -356,10 +356,7 @@ class ShardWriter(Writer):
         return self._archive
 
     def finish(self) -> None:
-        """Finish the current shard, if any: publish it, call `post`, note it.
-
-        It is noted in the manifest.
-        """
+        """Finish the current shard, if any: publish it, call `post`, note it."""
         archive, self._archive = self._archive, None
         if archive is None or not archive.count:
             if archive is not None:

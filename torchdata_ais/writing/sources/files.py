@@ -49,16 +49,6 @@ Omitted = Tally[str]
 """Left-out items by reason."""
 
 
-def files_below(root: Path, omitted: Omitted, *, outside: bool = False) -> Iterator[FoundFile]:
-    """Yield the files of a folder tree, sorted by name level by level.
-
-    Hidden ones are left out. Links are followed, those that lead out of the folder only with `outside`.
-    """
-    if not root.is_dir():
-        raise NotFoundError.at("there is no such folder", todo="check the path", url=str(root))
-    yield from _below(str(root), "", omitted, (), None if outside else str(root))
-
-
 def _below(
     folder: str, path: str, omitted: Omitted, above: tuple[tuple[int, int], ...], root: str | None
 ) -> Iterator[FoundFile]:
@@ -114,8 +104,14 @@ class DiskFolder:
         return self.root
 
     def files(self, omitted: Omitted) -> Iterator[FoundFile]:
-        """Yield the files of the tree, without hidden ones; see `files_below`."""
-        return files_below(Path(self.root), omitted, outside=self.outside)
+        """Yield the files of the tree, sorted by name level by level.
+
+        Hidden ones are left out. Links are followed, those that lead out of the folder only with `outside`.
+        """
+        root = Path(self.root)
+        if not root.is_dir():
+            raise NotFoundError.at("there is no such folder", todo="check the path", url=str(root))
+        yield from _below(str(root), "", omitted, (), None if self.outside else str(root))
 
     def folders(self) -> list[str]:
         """Return the names of the folders in it, sorted, also of empty ones."""
@@ -187,8 +183,7 @@ class BucketFolder:
 
     def folders(self) -> list[str]:
         """Return the parts before the first slash of the names."""
-        names = {file.path.partition("/")[0] for file in self.files(Omitted()) if "/" in file.path}
-        return sorted(names)
+        return sorted({file.path.partition("/")[0] for file in self.files(Omitted()) if "/" in file.path})
 
     def reader(self) -> BucketFolder:
         """Return the same without the list."""

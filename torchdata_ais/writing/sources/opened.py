@@ -16,8 +16,8 @@ from torchdata_ais.writing.sources.files import (
     MEDIA,
     OUTSIDE_LINK,
     BucketFolder,
+    DiskFolder,
     Omitted,
-    files_below,
     is_table,
     leads_out,
     split_ending,
@@ -76,10 +76,8 @@ def metadata_folder(found: Path, options: StoreOptions, how: SourceOptions) -> T
         )
     named = source.paths()
     omitted = Omitted()
-    for file in files_below(root, omitted, outside=how.allow_outside):
-        if file.path == found.name:
-            continue
-        if file.path not in named:
+    for file in DiskFolder(str(root), how.allow_outside).files(omitted):
+        if file.path not in named and file.path != found.name:
             is_media = file.ending in MEDIA
             omitted.add(
                 f"no row of {found.name} names it" if is_media else "no picture, sound or video", file.path
@@ -132,7 +130,7 @@ def _layout_of(folder: Path, kind: str) -> tuple[str, list[Path]]:
     if kind not in ("auto", "table"):
         return kind, []
     if kind == "auto" and (shards := shards_in(folder)):
-        files = files_below(folder, Omitted())
+        files = DiskFolder(str(folder)).files(Omitted())
         media = next((file.path for file in files if file.ending in MEDIA), None)
         if media is not None:  # one of the two kinds would be left out without notice
             raise _both(Path(shards[0]).name, media, str(folder))
