@@ -124,10 +124,7 @@ class ServerProcess:
         return not poll.poll(0)
 
     def ask(self, value: dict[str, Any], deadline_s: float) -> Any:
-        """Send one line of JSON and return the answer.
-
-        A fork of the process that started it cannot: `UsageError`.
-        """
+        """Send one line of JSON and return the answer; `UsageError` in a fork."""
         if not self.is_ours:
             raise UsageError.at(
                 "a fork cannot steer the cluster", todo="Do it in the process that started it"

@@ -143,10 +143,6 @@ class _Record:
     shard: Object
     files: list[Member]
 
-    @property
-    def size(self) -> int:
-        return sum(file.size for file in self.files)
-
 
 @route("proxy", "POST", "sort", sdk="Dsort.start")
 def start(call: Call) -> Reply:
@@ -163,8 +159,7 @@ def info(call: Call) -> Reply:
     if "uuid" not in call.query:
         jobs = call.cluster.jobs.select(kind="dsort")
         found_at = find_names(call.query.get("regex", ""), [job.id for job in jobs])
-        found = [_info(jobs[position]) for position in found_at]
-        return Reply.plain_json(found)
+        return Reply.plain_json([_info(jobs[position]) for position in found_at])
     return Reply.plain_json({call.cluster.targets[0].id: _info(_job(call, "%!s(<nil>): "))})
 
 
@@ -204,7 +199,7 @@ def _batches(records: list[_Record], shard_bytes: int) -> Iterator[list[_Record]
     size = 0
     for record in records:
         batch.append(record)
-        size += record.size
+        size += sum(file.size for file in record.files)
         if size >= shard_bytes:
             yield batch
             batch, size = [], 0
@@ -268,7 +263,6 @@ def _info(job: Job) -> dict[str, Any]:
         "finished": done,
     }
     idle = {"total_ms": "0", "count": "0", "min_ms": "9223372036854775807", "max_ms": "0", "avg_ms": "0"}
-    errors = {"errors": job.errors} if job.errors else {}
     return {
         "id": job.id,
         "src-bck": bucket_json(job.source),
@@ -299,7 +293,7 @@ def _info(job: Job) -> dict[str, Any]:
             },
             "aborted": job.aborted,
             "archived": False,
-            **errors,
+            **({"errors": job.errors} if job.errors else {}),
         },
         "aborted": job.aborted,
         "archived": False,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from .api_groups import COPY_FIELDS, GROUP_FIELDS, BucketRef, existing_bucket, run_on_group
+from .api_groups import COPY_FIELDS, GROUP_FIELDS, BucketRef, bucket_of, run_on_group
 from .etl import Etl, Etls, parse_seconds, read_message
 from .http import Reply
 from .jobs import Job
@@ -108,8 +108,7 @@ def delete(call: Call) -> Reply:
 @route("proxy", "GET", "etl", "logs", sdk="Etl.logs")
 def logs(call: Call) -> Reply:
     """The worker's output, as that of the first target."""
-    etl = _one(call)
-    text = base64.b64encode(etl.log.read_bytes()).decode()
+    text = base64.b64encode(_one(call).log.read_bytes()).decode()
     return Reply.json([{"target_id": call.cluster.targets[0].id, "logs": text}])
 
 
@@ -176,9 +175,8 @@ def transform_group(call: Call) -> Reply:
     """Put the transformed objects of the group into another bucket."""
     _allowed(call)
     wanted = call.fields(**GROUP_FIELDS | FIELDS, tobck=BucketRef)
-    job = Job(
-        f"tco-{new_id()}", "etl-listrange", call.bucket, call.bucket, existing_bucket(call, wanted["tobck"])
-    )
+    to = call.store.bucket(bucket_of(wanted["tobck"])).name
+    job = Job(f"tco-{new_id()}", "etl-listrange", call.bucket, call.bucket, to)
     return _start(call, job, wanted, run_on_group(call, job, wanted))
 
 

@@ -157,7 +157,7 @@ def delete_group(call: Call) -> Reply:
 def copy_group(call: Call) -> Reply:
     """Copy the objects of the group into another bucket."""
     wanted = call.fields(**GROUP_FIELDS | COPY_FIELDS, tobck=BucketRef)
-    to = existing_bucket(call, wanted["tobck"])
+    to = call.store.bucket(bucket_of(wanted["tobck"])).name
     with call.cluster.jobs.run("copy-listrange", call.bucket, call.bucket, to, prefix="tco-") as job:
         copy_all(call, job, run_on_group(call, job, wanted), to, wanted)
     return Reply.text(job.id)
@@ -171,11 +171,6 @@ def copy_all(call: Call, job: Job, entries: Iterable[Object], to: str, wanted: d
         if not wanted["dry_run"]:
             call.store.copy(entry, to, name)
         job.add(entry.size)
-
-
-def existing_bucket(call: Call, value: BucketRef | None) -> str:
-    """The name in a bucket's JSON form, of one that is there."""
-    return call.store.bucket(bucket_of(value)).name
 
 
 def bucket_of(value: BucketRef | None) -> str:

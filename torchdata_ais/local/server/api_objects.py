@@ -66,8 +66,8 @@ _TOLD_ANYWAY = {"name", "size", "ec", "chunked"}  # or never, without a value
 def redirect(call: Call) -> Reply:
     """The proxy's answer for one object: a redirect, before it reads the body."""
     target = call.cluster.owner(call.bucket, call.name)
-    method = call.request.method
-    return redirect_to(call, target.url + call.request.target, 301 if method == "GET" else 307)
+    status = 301 if call.request.method == "GET" else 307
+    return redirect_to(call, target.url + call.request.target, status)
 
 
 def redirect_to(call: Call, url: str, status: int) -> Reply:

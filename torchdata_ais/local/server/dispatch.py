@@ -15,7 +15,8 @@ import msgspec
 
 from .api_objects import redirect
 from .faults import Busy, DeadRedirect, Delay, Status
-from .http import BLOCK_BYTES, BadRequestError, HangupError, Reply
+from .files import BLOCK_BYTES
+from .http import BadRequestError, HangupError, Reply
 from .names import HOST, check_bucket_name, check_object_name
 from .problem import ReplyError, check_sender, of_the_machine
 from .routes import Call, find
@@ -37,8 +38,7 @@ def answer(call: Call) -> Reply:
     except Exception as error:  # noqa: BLE001  a bug here is the client's 500, not a dead thread
         with suppress(OSError):  # a full disk, too, must not end in silence
             traceback.print_exc(file=sys.stderr)
-        message = f"{call.node.tag}: {type(error).__name__}: {error}"
-        return _problem_reply(ReplyError(500, message), call)
+        return _problem_reply(ReplyError(500, f"{call.node.tag}: {type(error).__name__}: {error}"), call)
     location = reply.headers.get("Location")
     if location is not None and call.plan.last(DeadRedirect):
         port = call.cluster.dead.getsockname()[1]

@@ -286,10 +286,7 @@ class Etls:
     def run(
         self, tag: str, names: list[str], bucket: str, entry: Object, path: Path, args: str, timeout_s: float
     ) -> Iterator[bytes]:
-        """Send an object through the transforms; return the blocks of the result.
-
-        Data between two stages is held in memory.
-        """
+        """Send an object through the transforms; return the blocks of the result."""
         if not names:
             raise ReplyError(400, "no ETL was named")
         first, *more = [self.get(tag, name) for name in names]

@@ -32,10 +32,7 @@ def main() -> None:
 
 
 def guarded(server: Any, port: int) -> Any:
-    """Return a subclass of the SDK's plain server that refuses web pages.
-
-    Other classes are returned as they are.
-    """
+    """Return a subclass of the SDK's plain server that refuses web pages."""
     from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer
 
     if not (isinstance(server, type) and issubclass(server, HTTPMultiThreadedServer)):

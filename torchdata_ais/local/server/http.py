@@ -21,10 +21,9 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 
-from .files import FileSlice
+from .files import BLOCK_BYTES, FileSlice
 
 MAX_HEAD_BYTES = 64 * 1024
-BLOCK_BYTES = 1 << 20
 MAX_JSON_BYTES = 16 << 20
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -230,10 +229,7 @@ class Connection:
 
 
 def _headers(lines: list[str]) -> dict[str, str]:
-    """The fields by lower-case name.
-
-    Several of one name are one list, but for those that may come once.
-    """
+    """The fields by lower-case name; those of one name are one list."""
     headers: dict[str, str] = {}
     for line in lines:
         found = _HEADER.fullmatch(line)

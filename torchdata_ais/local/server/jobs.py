@@ -122,10 +122,7 @@ class Jobs:
         self._jobs[job.id] = job
 
     def start(self, job: Job, work: Callable[[], None]) -> Job:
-        """Do `work` in a thread; return when it is done, or after a while.
-
-        An error of the work is the job's.
-        """
+        """Do `work` in a thread; return when it is done, or after a while."""
         job.started_ns = time.time_ns()
         self._jobs[job.id] = job
 

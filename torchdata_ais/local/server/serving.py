@@ -64,8 +64,7 @@ def _accept(cluster: Cluster, node: Node, listener: socket.socket) -> None:
         try:
             cluster.connected()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            served = _Served(cluster, node, sock, f"{host}:{port}")
-            threading.Thread(target=served.run, daemon=True).start()
+            threading.Thread(target=_Served(cluster, node, sock, f"{host}:{port}").run, daemon=True).start()
         except (OSError, RuntimeError, MemoryError):  # no thread can be started
             sock.close()
             time.sleep(_ACCEPT_PAUSE_S)
