@@ -130,13 +130,10 @@ def trainer_callback(loader: AISLoader, resume_from: str | Path | None = None) -
         def on_save(self, args: Any, state: Any, _control: object, **_: object) -> None:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             folder.mkdir(parents=True, exist_ok=True)  # another rank may be first
-            _file(folder, args.process_index).write_text(json.dumps(loader.state_dict()))
+            file = folder / f"loader-{args.process_index}.json"
+            file.write_text(json.dumps(loader.state_dict()))
 
     return LoaderState()
-
-
-def _file(folder: Path, rank: int) -> Path:
-    return folder / f"loader-{rank}.json"
 
 
 def _state_in(folder: Path) -> dict[str, Any]:

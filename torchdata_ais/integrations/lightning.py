@@ -42,10 +42,7 @@ def lightning_data(
     lightning = require("lightning", "lightning_data()")
 
     class Data(lightning.LightningDataModule):  # type: ignore[name-defined,misc]
-        """The loaders, each made once.
-
-        Lightning requests them again only by configuration.
-        """
+        """The loaders, each made once."""
 
         def __init__(self) -> None:
             super().__init__()

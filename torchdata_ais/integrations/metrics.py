@@ -12,18 +12,13 @@ from torchdata_ais.observe.stats_text import METRICS, Metric, values
 
 
 def _scalars(report: Stats) -> Iterator[tuple[str, float]]:
-    """Yield ``data/STAGE/METRIC`` and its value.
-
-    A stage that is twice in a pipe has its number after its name.
-    """
+    """Yield ``data/STAGE/METRIC``, equal stages with numbers, and its value."""
     names = [stage.name for stage in report.stages]
     for metric in METRICS:
         for value, labels in values(metric, report.stages):
-            stage = (
-                labels["stage"]
-                if names.count(labels["stage"]) == 1
-                else f"{labels['stage']}.{labels['number']}"
-            )
+            stage = labels["stage"]
+            if names.count(stage) > 1:
+                stage += f".{labels['number']}"
             yield "/".join(filter(None, ("data", stage, metric.name, labels.get("error")))), value
 
 

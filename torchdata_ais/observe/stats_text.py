@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -105,16 +106,12 @@ def _network(stage: StageReport, more: str) -> str:
 
 def _knob(stage: StageReport, stages: Sequence[StageReport], more: str) -> str:
     if stage.name == "shuffled":
-        before = any(other.name == "decode" for other in stages[: _index(stages, stage)])
+        before = any(other.name == "decode" for other in takewhile(lambda one: one is not stage, stages))
         return f"use {more}" + (", or put it before decode, where items are small" if before else "")
     threads = "" if "threads=" in stage.text else "decode(threads=2) or "
     fast = "" if find_spec("simplejpeg") else "; pip install simplejpeg decodes JPEG faster"
     other = _FUNCTION if stage.name in _WITH_FUNCTION else "use {more}"
     return _KNOBS.get(stage.name, other).format(more=more, threads=threads, fast=fast)
-
-
-def _index(stages: Sequence[StageReport], wanted: StageReport) -> int:
-    return next(index for index, stage in enumerate(stages) if stage is wanted)
 
 
 def _stage_bound(stage: StageReport, measured: Sequence[StageReport]) -> str:
@@ -196,13 +193,6 @@ class Metric(NamedTuple):
     """Returns its value of a stage's report, or values by class of error."""
 
 
-class Value(NamedTuple):
-    """Values of a stage, with labels for the stage and the error."""
-
-    value: float
-    labels: dict[str, str]
-
-
 def _first_byte_s(stage: StageReport) -> float | None:
     return None if stage.first_byte_ms is None else stage.first_byte_ms / 1000
 
@@ -231,16 +221,16 @@ METRICS = (
 )
 
 
-def values(metric: Metric, stages: Sequence[StageReport]) -> Iterator[Value]:
-    """Yield the values of `metric` of each stage, the first stage first."""
+def values(metric: Metric, stages: Sequence[StageReport]) -> Iterator[tuple[float, dict[str, str]]]:
+    """Yield values of `metric` and labels, the first stage first."""
     for number, stage in enumerate(stages):
         if stage.metered:
             place = {"stage": stage.name, "number": str(number)}
             value = metric.of(stage)
             if isinstance(value, Mapping):
-                yield from (Value(count, {**place, "error": name}) for name, count in value.items())
+                yield from ((count, {**place, "error": name}) for name, count in value.items())
             elif value is not None:
-                yield Value(value, place)
+                yield value, place
 
 
 def prometheus(stages: Sequence[StageReport], labels: Mapping[str, str]) -> str:

@@ -27,14 +27,14 @@ from torchdata_ais.writing.prepare import prepare
 from torchdata_ais.writing.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
-    from ray.data import Datasource
+    from ray.data import Datasink, Datasource
     from ray.data.datasource import ReadTask
 else:
     try:
-        from ray.data import Datasource
+        from ray.data import Datasink, Datasource
         from ray.data.datasource import ReadTask
     except ImportError:
-        Datasource, ReadTask = object, None
+        Datasink, Datasource, ReadTask = object, object, None
 
 _ROWS = 256
 _BYTES = 32 << 20  # of a block, or one sample
@@ -223,14 +223,6 @@ def _table(rows: list[dict[str, Any]], fields: tuple[str, ...] | None) -> pa.Tab
     columns |= {name: pa.array([row.get(name) for row in rows], pa.binary()) for name in names}
     return pa.table(columns)
 
-
-if TYPE_CHECKING:
-    from ray.data import Datasink
-else:
-    try:
-        from ray.data import Datasink
-    except ImportError:
-        Datasink = object
 
 _OF_A_TASK = 1000  # numbers of shards; a task has a few blocks
 

@@ -61,8 +61,7 @@ def slow_requests(ranks: list[RankSummary], worst: RankSummary | None) -> tuple[
     for one in ranks:
         for host, took in one.targets.items():
             targets.setdefault(host, Sketch()).merge(took)
-    every = _merged(targets.values())
-    usual_s = every.quantile(0.5)
+    usual_s = _merged(targets.values()).quantile(0.5)
     shards: dict[str, Served] = {}
     for one in ranks if worst is None else [worst]:
         shards.update(one.shards)

@@ -121,10 +121,7 @@ def _told_in(path: Path, notes: list[str]) -> tuple[RankSummary, float] | None:
 
 def _of_one_run(told: list[tuple[RankSummary, float]]) -> tuple[list[tuple[RankSummary, float]], list[str]]:
     """Return the reports of the latest run, and a note on those of others."""
-    newest = max(told, key=lambda one: one[1], default=None)
-    if newest is None:
-        return told, []
-    ranks = newest[0].ranks
+    ranks = max(told, key=lambda one: one[1])[0].ranks if told else 0
     older = [one for one, _ in told if one.ranks != ranks]
     if not older:
         return told, []

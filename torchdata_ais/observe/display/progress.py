@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -43,10 +43,8 @@ def progress(
         6
     """
     if total is None:
-        try:
+        with suppress(TypeError):  # a stream does not know it
             total = len(batches)  # type: ignore[arg-type]
-        except TypeError:  # a stream does not know it
-            total = None
     done = samples = 0
     begin = shown = time.monotonic()
     with _shown(title, total) as show:

@@ -330,12 +330,11 @@ def text_of(label: object, classes: Sequence[str] | Mapping[Any, object] | None)
         label = label.decode("utf-8", "replace")
     if classes is not None and isinstance(label, int | float | str):
         with suppress(IndexError, ValueError):
-            names = classes if isinstance(classes, Sequence) else _by_number(classes)
-            label = (
-                names[int(label)]
-                if isinstance(names, Sequence)
-                else names.get(label, names.get(str(label), label))
-            )
+            if isinstance(classes, Sequence):
+                label = classes[int(label)]
+            else:
+                names = _by_number(classes)
+                label = names.get(label, names.get(str(label), label))
     return "" if label is None else " ".join(str(label).split())
 
 
