@@ -323,10 +323,7 @@ def _same(listed: ObjectURL, content: Path | ObjectURL) -> bool:
 
 @contextmanager
 def new_bucket(bucket: Bucket | None) -> Iterator[None]:
-    """Create the bucket while something is written, if it is missing.
-
-    One that was made and stayed empty is removed on an error.
-    """
+    """Create a missing bucket for the block; remove it on an error if empty."""
     if bucket is None or not bucket.is_missing():
         yield
         return
@@ -342,8 +339,6 @@ def new_bucket(bucket: Bucket | None) -> Iterator[None]:
 def bucket_for(target: str, options: StoreOptions | None) -> Bucket | None:
     """Return the bucket that `target` names, if it names one."""
     place = parse_url(target)
-    return (
-        Bucket.of(place, options)
-        if options is not None and place.kind == "object" and not place.namespace
-        else None
-    )
+    if options is None or place.kind != "object" or place.namespace:
+        return None
+    return Bucket.of(place, options)

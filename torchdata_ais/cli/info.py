@@ -280,7 +280,9 @@ class Summary:
 
     def by_class(self) -> list[tuple[str, int]]:
         """Return the classes by number, with their samples among those looked at."""
-        return sorted(self.classes.items(), key=_by_number)
+        return sorted(
+            self.classes.items(), key=lambda one: (int(one[0]) if one[0].isdecimal() else 1 << 62, one[0])
+        )
 
     def named(self, number: str) -> str:
         """Return the name of a class, or its number where it has none."""
@@ -292,10 +294,6 @@ class Summary:
 
 
 _SHOWN = 20  # classes
-
-
-def _by_number(item: tuple[str, int]) -> tuple[int, str]:
-    return (int(item[0]) if item[0].isdecimal() else 1 << 62, item[0])
 
 
 def fields_of(sample: Mapping[str, Any]) -> dict[str, bytes]:

@@ -243,14 +243,9 @@ def _tell(result: DsortResult, *, as_json: bool) -> None:
         return
     for row in rows:
         echo(f"{bytes_text(int(row['size'] or 0)):>10}  {row['url']}")
-    checked = (
-        "not checked"
-        if result.samples is None
-        else f"checked: {count_text(result.samples, 'sample')}, the same"
-    )
-    missing = (
-        f"; {count_text(len(result.missing), 'input shard')} of the template were not there"
-        if result.missing
-        else ""
-    )
-    echo(f"{count_text(len(rows), 'shard')}, {checked}{missing}", err=True)
+    text = "not checked"
+    if result.samples is not None:
+        text = f"checked: {count_text(result.samples, 'sample')}, the same"
+    if result.missing:
+        text += f"; {count_text(len(result.missing), 'input shard')} of the template were not there"
+    echo(f"{count_text(len(rows), 'shard')}, {text}", err=True)

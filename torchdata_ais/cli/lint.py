@@ -136,11 +136,9 @@ def _show(report: LintReport, index: object, fix: str | None) -> None:
     errors += sum(problem.severity == "error" for problem in report.across)
     urls = {problem.url for problem in report.errors() if problem.url}
     fields = " ".join(report.required) or "none"
-    verdict = (
-        f"{count_text(errors, 'error')} in {count_text(len(urls), 'shard')}, {broken} not whole"
-        if errors
-        else "sound"
-    )
+    verdict = "sound"
+    if errors:
+        verdict = f"{count_text(errors, 'error')} in {count_text(len(urls), 'shard')}, {broken} not whole"
     echo(
         f"{count_text(len(report.shards), 'shard')}, {count_text(samples, 'sample')},"
         f" {bytes_text(sum(shard.bytes for shard in report.shards))}, fields {fields}: {verdict}"

@@ -92,12 +92,9 @@ def _line(row: dict[str, Any], long: bool) -> str:
     size = row["size"]
     if not long:
         return f"{'?' if size is None else bytes_text(size):>10}  {row['url']}"
-    more = (
-        [f"@{row['offset']:<12}"]
-        if "offset" in row
-        else [f"{row['checksum'] or '-':16}", f"v{row['version'] or '-'}"]
-    )
-    return "  ".join([f"{'?' if size is None else size:>12}", *more, row["url"]])
+    is_member = "offset" in row
+    more = f"@{row['offset']:<12}" if is_member else f"{row['checksum'] or '-':16}  v{row['version'] or '-'}"
+    return f"{'?' if size is None else size:>12}  {more}  {row['url']}"
 
 
 def _buckets(scheme: str, options: StoreOptions) -> list[dict[str, Any]]:

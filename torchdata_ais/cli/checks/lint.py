@@ -138,9 +138,7 @@ class LintReport:
 
     def errors(self) -> Iterator[Problem]:
         """Yield the errors: those kept of each shard, then of the comparison."""
-        for problem in self.problems():
-            if problem.severity == "error":
-                yield problem
+        return (problem for problem in self.problems() if problem.severity == "error")
 
     def problems(self) -> Iterator[Problem]:
         """Yield all problems: those kept of each shard, then of the comparison."""
@@ -179,12 +177,9 @@ _UNEVEN = 4  # times as many samples in the largest shard as in the median one, 
 def compared(
     shards: Sequence[ShardReport], require: tuple[str, ...]
 ) -> tuple[list[Problem], tuple[str, ...]]:
-    """Return the problems, and the fields that each sample should have.
-
-    Fields of `require` were checked sample by sample.
-    """
+    """Return the problems, and the fields that each sample should have."""
     notes = [*_merged(shards), *_uneven(shards)]
-    if require:
+    if require:  # checked sample by sample
         return notes, require
     counts: Counter[str] = Counter()
     total = 0
@@ -196,8 +191,7 @@ def compared(
     found = [problem for shard in shards for problem in _lacks(shard, common)]
     rare = {field: count for field, count in counts.items() if field not in common}
     for field, count in sorted(rare.items()):
-        what = f"{count} of {total} samples have the field {field!r}"
-        text = Sentences(what, _NAME_FIELDS)
+        text = Sentences(f"{count} of {total} samples have the field {field!r}", _NAME_FIELDS)
         found.append(Problem("RareField", text, "note", field=field))
     return [*found, *notes], common
 

@@ -79,8 +79,7 @@ def reshard(
         stack.enter_context(writer)
         for number, shard in enumerate(report.shards):
             for sample in _samples(shard, done, options):
-                missing = lacking(sample, report.required)
-                if missing:
+                if lacking(sample, report.required):
                     done.left_out["MissingFieldError"] += 1
                     continue
                 try:

@@ -130,8 +130,7 @@ def measure(
         name = "decoded" if count is None else f"loader({count})"
         if progress is not None:
             progress(name)
-        chain = _chain(_many(urls), options, image, spec, size)
-        speed.rates.append(_loader(name, chain, count, seconds))
+        speed.rates.append(_loader(name, _chain(_many(urls), options, image, spec, size), count, seconds))
     speed.advice = list(_advice(speed))
     return speed
 

@@ -380,8 +380,7 @@ def _errors(client: Any, etl_name: str, job_id: str, options: StoreOptions) -> d
     """Return the objects that failed, each with its error."""
 
     def ask() -> dict[str, str]:
-        details = client.etl(etl_name).view(job_id)
-        return {error.obj_name: error.msg for error in details.obj_errors or ()}
+        return {error.obj_name: error.msg for error in client.etl(etl_name).view(job_id).obj_errors or ()}
 
     try:
         return call(ask, options, f"transform {etl_name}", options.endpoint)

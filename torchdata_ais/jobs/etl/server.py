@@ -8,10 +8,10 @@ from __future__ import annotations
 import socket
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
-from typing import Any, BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar
 from urllib.parse import unquote
 
 from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer
@@ -40,8 +40,7 @@ class ShardServer(HTTPMultiThreadedServer):  # type: ignore[misc]  # untyped
     def transform_stream(self, reader: BinaryIO, path: str, etl_args: str) -> Iterator[bytes]:
         """Return the blocks of the new shard."""
         shard = iter(partial(reader.read, _BLOCK_BYTES), b"")
-        blocks = self.shard_transform.blocks(shard, object_uri(path), parse_args(etl_args))
-        return _begun(blocks)
+        return _begun(self.shard_transform.blocks(shard, object_uri(path), parse_args(etl_args)))
 
     def get_mime_type(self) -> str:
         """Return the type of a tar archive."""
@@ -101,12 +100,11 @@ def object_uri(path: str) -> str:
 
 def _begun(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Return `blocks`, the first `HELD_BYTES` of them made in this call."""
-    held: list[Any] = []
+    held: list[bytes] = []
     size = 0
     for block in blocks:
         held.append(block)
         size += len(block)
         if size >= HELD_BYTES:
             break
-    parts: Iterable[bytes] = chain(held, blocks)
-    return iter(parts)
+    return chain(held, blocks)
