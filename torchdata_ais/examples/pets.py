@@ -112,10 +112,7 @@ def _background(rng: random.Random) -> Image.Image:
 
 
 class Animal(NamedTuple):
-    """Parts of an animal.
-
-    They are `body` parts from back to front, and `marks` (eyes, a nose) on top of them.
-    """
+    """Parts of an animal from back to front, and marks (eyes, a nose) on top."""
 
     body: Sequence[Shape]
     marks: Sequence[Shape]
@@ -168,10 +165,7 @@ CLASSES = tuple(ANIMALS)
 
 
 def _draw(image: Image.Image, trimap: Image.Image, animal: Animal, rng: random.Random) -> None:
-    """Draw the animal at random place, size, colour and angle.
-
-    The same goes into the trimap.
-    """
+    """Draw the animal and its trimap at random place, size, colour and angle."""
     scale = rng.uniform(85, 160)
     x0, y0 = (rng.uniform(scale, side - scale) for side in SIZE)
     turn = rng.uniform(-0.35, 0.35)

@@ -110,10 +110,7 @@ def _run(arguments: argparse.Namespace, train: object, held_out: object) -> None
 
 
 def _save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: AISLoader) -> None:
-    """Write one checkpoint for all ranks.
-
-    Only the loader's state differs between them.
-    """
+    """Write one checkpoint for all ranks; only their loaders' states differ."""
     states: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(states, loader.state_dict())
     if dist.get_rank() == 0:

@@ -191,10 +191,7 @@ class Run:
 
 
 def _network(name: str, classes: int) -> nn.Module:
-    """Return a small network, or one of torchvision's by its name.
-
-    It takes uint8 pictures.
-    """
+    """Return a small network, or one of torchvision's, for uint8 pictures."""
     if name == "small":
         return SmallCNN(classes)
     from torchvision.models import get_model  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -276,7 +273,7 @@ def _sources(arguments: argparse.Namespace, folder: Path) -> tuple[object, objec
         return arguments.source, arguments.held_out or arguments.source
     # A checkpoint is of certain shards: drawn ones must be there again when it resumes.
     where = arguments.checkpoint.parent / "pets" if arguments.checkpoint is not None else folder
-    names = [f"{where}/train-{{000..{_shards(arguments.samples) - 1:03d}}}.tar", f"{where}/valid-*.tar"]
+    names = [f"{where}/train-{{000..{(arguments.samples - 1) // 50:03d}}}.tar", f"{where}/valid-*.tar"]
     if is_first() and not Path(where, "valid-000.tar").exists():
         Path(where).mkdir(parents=True, exist_ok=True)
         for name, seed, count in (
@@ -291,10 +288,6 @@ def _sources(arguments: argparse.Namespace, folder: Path) -> tuple[object, objec
     if dist.is_initialized():
         dist.broadcast_object_list(names)
     return names[0], names[1]
-
-
-def _shards(samples: int) -> int:
-    return -(-samples // 50)
 
 
 if __name__ == "__main__":
