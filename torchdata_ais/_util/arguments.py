@@ -142,12 +142,7 @@ _PART = 4  # letters of a name that may be a part of the one that is meant
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return a question that offers similar names; "" without any.
 
-    Upper and lower case count as equal.
-
-    Args:
-        name: The unknown name.
-        known: The valid names.
-        otherwise: The text if no name is similar, but some contain it.
+    Upper and lower case count as equal. `otherwise` is the text if no name is similar, but some contain it.
 
     Example:
         >>> did_you_mean("sise", ["size", "threads"]), did_you_mean("PIL", ["l", "pil"]), did_you_mean("x", ["size"])
@@ -198,9 +193,7 @@ _OWNERS = frozenset(["self", "cls"])
 def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Return `function` with checks that refuse wrong arguments helpfully.
 
-    Args:
-        function: A function, or the ``__init__`` of a class. Messages name a class by its ``functional_name``, else
-            by its own name.
+    Of an ``__init__``, messages name the class by its ``functional_name``, else by its own name.
 
     Example:
         >>> def load(url: str, *, retries: int = 1) -> None: ...

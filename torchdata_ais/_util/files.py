@@ -52,11 +52,7 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Buffer
 def whole_file(path: Path, *, on_disk: bool = False) -> Iterator[BinaryIO]:
     """Yield a file to write that gets its name at the end of the block.
 
-    It is removed if the block raises.
-
-    Args:
-        path: The name; an existing file is replaced.
-        on_disk: Whether it is to survive a power cut, too.
+    An existing file is replaced. It is removed if the block raises, and survives a power cut if it is `on_disk`.
 
     Example:
         >>> import tempfile
@@ -84,12 +80,7 @@ def whole_file(path: Path, *, on_disk: bool = False) -> Iterator[BinaryIO]:
 
 
 def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
-    """Make a folder, and those above it, where they are missing.
-
-    Raises:
-        UsageError: It, or one above it, is a file.
-        OSError: It cannot be made.
-    """
+    """Make a folder and those above it; `UsageError` if one is a file."""
     folder = Path(path)
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)

@@ -31,11 +31,7 @@ def close_at_exit(owner: object, method: str = "close") -> None:
     The interpreter empties modules before it collects the remaining objects. A generator that is closed then runs its
     ``finally`` blocks without the names of its module, and prints "Exception ignored in". Objects are closed in the
     order in which they were opened, so that downstream iterators end first. A forked process leaves the objects of
-    its parent alone.
-
-    Args:
-        owner: Any object that can be referenced weakly.
-        method: The name of its method without arguments.
+    its parent alone. `method` is the name of its method without arguments.
 
     Example:
         >>> def numbers():
@@ -128,10 +124,7 @@ def meanwhile(
 ) -> Iterator[None]:
     """Run `work` in a thread as long as the block.
 
-    Args:
-        work: Is given an event, and ends soon after that is set.
-        name: The thread's.
-        end_s: How long to wait for its end; None: as long as it takes.
+    It is given an event, and ends soon after that is set. That is waited for, `end_s` at most.
     """
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)

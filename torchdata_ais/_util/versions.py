@@ -16,18 +16,8 @@ __all__ = ["MissingLibraryError", "require"]
 
 _PACKAGES = (
     *("torchdata-ais", "torch", "torchdata", "aistore", "numpy", "pillow", "urllib3", "xxhash", "msgspec"),
-    *(
-        "webdataset",
-        "simplejpeg",
-        "google-crc32c",
-        "backports.zstd",
-        "soundfile",
-        "av",
-        "cbor2",
-        "dill",
-        "lightning",
-        "accelerate",
-    ),
+    *("webdataset", "simplejpeg", "google-crc32c", "backports.zstd", "soundfile", "av", "cbor2", "dill"),
+    *("lightning", "accelerate"),
 )
 
 OLDEST = {"torch": (2, 3, 1), "torchdata": (0, 8), "aistore": (1, 24)}
@@ -38,18 +28,13 @@ NEWEST_TORCH = "2.15"
 
 
 def check_versions() -> None:
-    """Raise `MissingLibraryError` if an installed library is too old.
-
-    Checks torch, torchdata and the AIStore SDK, without importing them.
-    """
+    """Raise `MissingLibraryError` if a library of `OLDEST` is too old."""
     for name, oldest in OLDEST.items():
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue  # reported where it is needed
         if tuple(int(part) for part in re.findall(r"\d+", version)[: len(oldest)]) < oldest:
-            from torchdata_ais.errors import MissingLibraryError
-
             raise MissingLibraryError.at(
                 f"{name} {version} is too old",
                 todo=f'install a newer one: pip install "{name}>={".".join(map(str, oldest))}"',
@@ -91,12 +76,7 @@ def show_versions() -> None:
 
 
 def require(module: str, purpose: str, *, package: str = "") -> Any:
-    """Import and return `module`.
-
-    Args:
-        module: The name to import.
-        purpose: The feature that needs it, for the message.
-        package: The name for pip, if it is not `module`.
+    """Import and return `module`, which `purpose` needs.
 
     Raises:
         MissingLibraryError: It is not installed; the message has the command. (Also an ImportError.)

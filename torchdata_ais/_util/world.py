@@ -30,13 +30,8 @@ def instance_of(rank: int, ranks: int, worker: int) -> int:
 def known_ranks(group: Any = None) -> tuple[int | None, int]:
     """Return this rank and the number of ranks.
 
-    They come from torch.distributed, else from ``RANK`` and ``WORLD_SIZE``.
-
-    Args:
-        group: The process group to count in; default all.
-
-    Returns:
-        ``(rank, size)``; the rank is None where nothing but the size is known.
+    They come from torch.distributed (of a `group`, or all), else from ``RANK`` and ``WORLD_SIZE``. The rank is None
+    where nothing but the size is known.
     """
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(group), dist.get_world_size(group)
