@@ -142,14 +142,13 @@ class Jobs:
 
     def for_batch(self, bucket: str) -> Job:
         """Return the job of GetBatch, which stays for a while after each request."""
-        now = time.monotonic()
         with self._lock:
             self._end_idle()
             job = next((one for one in self.select(kind=BATCH_KIND) if not one.ended_ns), None)
             if job is None:
                 job = Job(f"gbt-{new_id()}", BATCH_KIND, bucket, started_ns=time.time_ns())
                 self._jobs[job.id] = job
-            self._batch_until = now + BATCH_LINGERS_S
+            self._batch_until = time.monotonic() + BATCH_LINGERS_S
             return job
 
     def running(self, kind: str = "") -> list[Job]:

@@ -15,6 +15,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +50,17 @@ class Object(msgspec.Struct):
     reloaded: bool = False
 
 
+@dataclass(eq=False)
 class Bucket:
     """One bucket: its objects by name, and their names in order."""
 
-    def __init__(
-        self, name: str, bid: int, created_ns: int, checksum: str = "xxhash2", ec: bool = False
-    ) -> None:
-        self.name = name
-        self.bid = bid
-        self.created_ns = created_ns
-        self.checksum = checksum
-        self.ec = ec
-        self.objects: dict[str, Object] = {}
-        self._sorted: list[str] | None = None
+    name: str
+    bid: int
+    created_ns: int
+    checksum: str = "xxhash2"
+    ec: bool = False
+    objects: dict[str, Object] = field(default_factory=dict)
+    _sorted: list[str] | None = None
 
     def names(self) -> list[str]:
         """All names, sorted by their UTF-8 bytes, that is by code points."""
@@ -285,9 +284,8 @@ class Store:
         elif kind == "drop":
             self.buckets.pop(name, None)
         elif kind == "rename":
-            bucket = self.buckets.pop(name)
+            bucket = self.buckets[rest[0]] = self.buckets.pop(name)
             bucket.name = rest[0]
-            self.buckets[bucket.name] = bucket
         elif kind == "put":
             entry = msgspec.convert(rest[0], Object)
             if self.path(entry).exists():
