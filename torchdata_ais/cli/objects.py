@@ -347,11 +347,7 @@ def get(
 
 
 def _is_there(found: Found, path: Path, overwrite: bool, options: StoreOptions) -> bool:
-    """Report whether a file has the bytes of the object already.
-
-    Raises:
-        UsageError: It holds something else, which is not to be overwritten.
-    """
+    """Report whether a file has the same bytes; `UsageError` if others stay."""
     from torchdata_ais.cli._objects import same_file
 
     if not path.exists():

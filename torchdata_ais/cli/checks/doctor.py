@@ -77,10 +77,6 @@ def _safely(name: str, look: Callable[[], Check]) -> Check:
         return Check(name, "bad", f"{type(error).__name__}: {error}".splitlines()[0])
 
 
-def _versions() -> Check:
-    return Check("versions", "ok", ", ".join(f"{name} {version}" for name, version in versions().items()))
-
-
 def _torch() -> Check:
     try:
         import torch
@@ -146,7 +142,7 @@ def _machine() -> Check:
 
 
 _LOCAL: dict[str, Callable[[], Check]] = {
-    "versions": _versions,
+    "versions": lambda: Check("versions", "ok", ", ".join(map(" ".join, versions().items()))),
     "torch": _torch,
     "loaders": _loaders,
     "codecs": _codecs,

@@ -157,12 +157,7 @@ class RunDelay:
 
 
 class BatchRecorder:
-    """The records of one process, whose last stage is `pipe`.
-
-    Attributes:
-        last: The last batches.
-        stages: Names of the stages, as `BatchRecord.own_s` has them.
-    """
+    """The records of one process, whose last stage is `pipe`."""
 
     def __init__(self, pipe: IterDataPipe[object]) -> None:
         self.pipe = pipe
