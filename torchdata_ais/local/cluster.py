@@ -78,10 +78,6 @@ class Secret:
 
     text: str = field(repr=False)
 
-    def reveal(self) -> str:
-        """Return it."""
-        return self.text
-
 
 class ServerProcess:
     """The process of one cluster, which ends with its parent in any case."""
@@ -132,7 +128,7 @@ class ServerProcess:
         stdin, stdout = _open(self._process.stdin), _open(self._process.stdout)
         with self._lock:
             try:
-                print(json.dumps(value, default=Secret.reveal), file=stdin, flush=True)
+                print(json.dumps(value, default=lambda secret: secret.text), file=stdin, flush=True)
             except OSError as cause:
                 raise self._died() from cause
             end = time.monotonic() + deadline_s

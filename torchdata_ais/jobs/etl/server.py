@@ -1,7 +1,4 @@
-"""`ShardServer`: the SDK's ETL server for whole shards.
-
-It runs on the cluster, in a separate process.
-"""
+"""`ShardServer`: the SDK's ETL server for whole shards, on the cluster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`ShardTransform`: a function applied to all samples of a shard.
-
-It needs no cluster.
-"""
+"""`ShardTransform`: a function applied to all samples of a shard."""
 
 from __future__ import annotations
 
@@ -75,10 +72,9 @@ class ShardTransform:
             SampleError: A sample cannot be decoded or encoded, or two have the same key, or is larger than 1 GiB.
             UsageError: No sample can be decoded or encoded like this.
         """
-        members = self._members(shard, url, args)
         compressor = new_compressor(compression_for(url, None))
         pending = bytearray()
-        for piece in members:
+        for piece in self._members(shard, url, args):
             pending += piece if compressor is None else compressor.compress(piece)
             if len(pending) >= _BLOCK_BYTES:
                 yield bytes(pending)

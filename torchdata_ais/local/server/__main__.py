@@ -16,7 +16,7 @@ NAME = "_ais_local_server"
 
 
 def load() -> object:
-    """Import this folder as package `NAME` and return its `process` module."""
+    """Import this folder as package `NAME` and return its `serving` module."""
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != here]
     spec = importlib.util.spec_from_file_location(NAME, here / "__init__.py")

@@ -220,13 +220,7 @@ def _multipart(call: Call, parts: list[_Part], archive: Iterator[bytes]) -> Repl
 
 def _described(part: _Part) -> dict[str, object]:
     asked = part.request
-    out: dict[str, object] = {"objname": asked.objname}
-    if asked.archpath:
-        out["archpath"] = asked.archpath
-    out |= {"bucket": part.bucket, "provider": "ais"}
-    if asked.opaque:
-        out["opaque"] = asked.opaque
-    if part.error:
-        out["err_msg"] = part.error
-    out["size"] = part.file.size
-    return out
+    path = {"archpath": asked.archpath} if asked.archpath else {}
+    more = {"opaque": asked.opaque, "err_msg": part.error}
+    out = {"objname": asked.objname, **path, "bucket": part.bucket, "provider": "ais"}
+    return {**out, **{name: text for name, text in more.items() if text}, "size": part.file.size}

@@ -22,8 +22,6 @@ from .routes import Call, route
 from .store import Bucket, Object
 
 KINDS = ("", "alphanumeric", "none", "md5", "shuffle", "content")
-
-
 CONTENT_KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "string": str}
 
 

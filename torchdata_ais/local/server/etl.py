@@ -123,11 +123,6 @@ class Etl:
         runtime = self.message.get("runtime") or {}
         return {item["name"]: item.get("value") or "" for item in runtime.get("env") or ()}
 
-    @property
-    def pulls(self) -> bool:
-        """Report whether the worker requests objects instead of getting them sent."""
-        return str(self.message.get("communication")).startswith("hpull")
-
     # -- the worker
 
     def start(self) -> None:
@@ -219,7 +214,7 @@ class Etl:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         query = f"?etl_args={quote(args, safe='')}" if args else ""
         try:
-            if self.pulls:
+            if self.message["communication"].startswith("hpull"):  # the worker requests objects itself
                 connection.request("GET", f"/{quote(object_uname(bucket, name), safe='')}{query}")
             elif path is not None and self.env.get("ETL_DIRECT_FQN", "").lower() == "true":
                 query += f"{'&' if query else '?'}etl_fqn={quote(str(path), safe='')}"

@@ -1,7 +1,4 @@
-"""Jobs: work that is done while its request waits, in AIStore's forms.
-
-Work that takes long continues after the answer.
-"""
+"""Jobs: work done while its request waits, or longer, in AIStore's forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of `search.find_names`: match a pattern against names.
+"""The process of `archive.find_names`: match a pattern against names.
 
 It reads a pattern and names as JSON, and writes the positions of those that match.
 """
