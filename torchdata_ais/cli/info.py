@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,7 +170,7 @@ class Summary:
 
     shards: int = 0
     samples: int = 0
-    fields: dict[str, FieldSummary] = field(default_factory=dict)
+    fields: dict[str, FieldSummary] = field(default_factory=lambda: defaultdict(FieldSummary))
     looked: int = 0
     classes: Counter[str] = field(default_factory=Counter)
     pictures: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -186,7 +186,7 @@ class Summary:
         """Count a sample by its bytes."""
         self.samples += 1
         for name, value in fields_of(sample).items():
-            self._field(name).add(1, len(value), len(value), len(value))
+            self.fields[name].add(1, len(value), len(value), len(value))
 
     def count_index(self, index: IndexedSamples) -> None:
         """Count all samples of an index; no shard is read."""
@@ -201,7 +201,7 @@ class Summary:
             names, sizes = (pc.list_flatten(batch.column(name)) for name in ("fields", "sizes"))
             table = pa.table({"field": names, "size": sizes}).group_by("field").aggregate(what)
             for row in table.to_pylist():
-                self._field(row["field"]).add(*(row[f"size_{how}"] for _, how in what))
+                self.fields[row["field"]].add(*(row[f"size_{how}"] for _, how in what))
 
     def look(self, sample: Mapping[str, object]) -> None:
         """Take classes and sizes of pictures from a sample."""
@@ -288,9 +288,6 @@ class Summary:
         """Return the name of a class, or its number where it has none."""
         known = number.isdecimal() and int(number) < len(self.names)
         return self.names[int(number)] if known else number
-
-    def _field(self, name: str) -> FieldSummary:
-        return self.fields.setdefault(name, FieldSummary())
 
 
 _SHOWN = 20  # classes

@@ -210,8 +210,8 @@ def _why(
     elsewhere = [_each_batch(one.workers) for one in others if one.workers]
     elsewhere += [_each_batch([one]) for one in worst.workers if worker is not None and one is not worker]
     network_s, own = _each_batch(there)
-    usual_network_s = _median([one for one, _ in elsewhere])
-    usual = {name: _median([stages.get(name, 0.0) for _, stages in elsewhere]) for name in own}
+    usual_network_s = median([one for one, _ in elsewhere] or [0.0])
+    usual = {name: median([stages.get(name, 0.0) for _, stages in elsewhere] or [0.0]) for name in own}
     stage = max(own, key=lambda name: own[name] - usual[name], default="")
     more_work_s = own[stage] - usual[stage] if stage and own[stage] > _MORE * usual[stage] else 0.0
     more_network_s = network_s - usual_network_s
@@ -237,10 +237,6 @@ def _why(
 def _delayed(workers: Sequence[WorkerSummary]) -> float:
     """Return seconds a batch in which the machine had no processor for it."""
     return sum(one.delayed_s for one in workers) / max(1, sum(one.batches for one in workers))
-
-
-def _median(values: list[float]) -> float:
-    return median(values) if values else 0.0
 
 
 def listed_ranks(ranks: list[int]) -> str:
