@@ -252,9 +252,8 @@ class Call(NamedTuple):
             kind, one = kinds.get(argument, Any), parameters[argument]
             if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) or value is one.default:
                 continue
-            if _fits(value, kind, failed=failed):
-                continue
-            if value is None and not failed:  # as good as left out, for whom it works
+            # If it works, None is as good as left out.
+            if _fits(value, kind, failed=failed) or (value is None and not failed):
                 continue
             what = f"{self.name}({argument}={_shown(value)})"
             if not _is_choice(value, kind):

@@ -1,7 +1,4 @@
-"""Atomic file writes, and errors that name the file.
-
-And folders that are made for files.
-"""
+"""Atomic file writes, folders for files, and errors that name the file."""
 
 from __future__ import annotations
 
