@@ -270,7 +270,10 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
         return {0: pipe._ais_envelope()} if isinstance(pipe, EnvelopeSender) else {}
 
     def is_ready(self) -> bool:
-        """Report whether the worker whose turn it is has sent an item."""
+        """Report whether the worker whose turn it is has sent an item.
+
+        Taking it does not wait then.
+        """
         return self._pool is not None and self._pool.is_ready()
 
     def new_records(self) -> list[tuple[int, Recorded]]:

@@ -32,7 +32,10 @@ Step = tuple[Any, int, "bytes | None"]
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The processes to run a pipe in, and whether each batch is recorded."""
+    """The processes to run a pipe in: arguments of `ais_loader`.
+
+    With `records` a record is noted for each batch.
+    """
 
     num_workers: int
     prefetch: int

@@ -73,6 +73,7 @@ class EpochRunner:
     """Runs epochs of a pipe, and tracks the position.
 
     Attributes:
+        seed: Seed of all epochs.
         meeting: This rank, and the listing.
         recorder: Records the training loop's waits, if requested.
         gpu: The device of the yielded items; None: unchanged.

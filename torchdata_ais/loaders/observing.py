@@ -37,7 +37,10 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class Observing:
-    """The records of one loader, whose workers' activity `doing` returns."""
+    """The records of one loader.
+
+    `doing` returns the activity of the worker processes.
+    """
 
     def __init__(
         self,

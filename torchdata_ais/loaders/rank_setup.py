@@ -57,7 +57,10 @@ class JobErrors:
             self.check(job)
 
     def check(self, job: JobCounts | None, *, at_end: bool = False) -> None:
-        """Check the job's skipped samples; no request, but at an end over limit."""
+        """Raise `AISError` if the job has skipped more than it may.
+
+        Sends no request, except at the end where the limit seems to be exceeded.
+        """
         self._next = time.monotonic() + _EVERY_S
         if job is None:
             self._compare(self.counted(), "all workers", at_end=at_end)
@@ -139,7 +142,10 @@ class RankSetup:
 
     @contextlib.contextmanager
     def awaited(self, loader: object) -> Iterator[None]:
-        """Report that a loader, not kept alive, is being made, or its error."""
+        """Report to the other ranks that `loader` is being made, or its error.
+
+        The loader is not kept alive.
+        """
         if self._presence is None and self.listing is None:
             with contextlib.suppress(UsageError):  # it is raised where the world is needed
                 world = self._options.find()

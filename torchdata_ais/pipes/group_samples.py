@@ -132,7 +132,10 @@ class TarSampleGrouper(Pipe[Sample]):
         self._policy.at_end(stats, "group_samples")
 
     def _most_seen(self) -> int:
-        """Return how many shards' keys are kept: twice those under way at once."""
+        """Return the number of shards whose keys are kept.
+
+        That is twice as many as may be under way at the same time.
+        """
         return 2 * (sum(stage_of(pipe).reads for pipe in upstream(self)) or _OPEN_SHARDS)
 
     def _check(self, sample: Sample, url: str, run: Run) -> None:

@@ -190,7 +190,10 @@ class AISSourceLister(Pipe[str]):
         return {key: self._list(source) for key, source in self._keyed(sources) if key is not None}
 
     def describe_sources(self, sources: Iterable[object] | None = None) -> list[str]:
-        """Return the identity of each source, without secrets and endpoints."""
+        """Return the identity of the objects of each source.
+
+        It contains neither secrets nor endpoints.
+        """
         how = "".join(f" {said}" for said in self._how())
         return [
             (redact(str(source)) if isinstance(source, (str, Path)) else describe(source)) + how

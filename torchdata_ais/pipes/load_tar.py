@@ -167,7 +167,10 @@ class AISFileLoader(Pipe[tuple[MemberPath, bytes]], Reader):
         return {"url": queue[0].name} if queue else {}
 
     def whole_runs(self) -> Iterator[tuple[str, Run]]:
-        """Yield ``(url, run)``, not members: the short way to `group_samples`."""
+        """Yield ``(url, run)`` instead of single members, for `group_samples`.
+
+        This is the short way.
+        """
         return metered(self._whole_runs(), meter_of(self))
 
     def _whole_runs(self) -> Iterator[tuple[str, Run]]:

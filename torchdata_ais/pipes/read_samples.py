@@ -211,7 +211,10 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
     # What it says of itself
 
     def stored_options(self) -> list[StoreOptions]:
-        """Return the access settings of the shards of all sources, joined too."""
+        """Return the access settings of the shards of each source.
+
+        Those of joined sources are included.
+        """
         return [self.transport.resolve_over(index.options) for index in self.data.joined.all]
 
     def effect(self) -> Effect:

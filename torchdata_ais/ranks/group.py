@@ -36,7 +36,10 @@ _ANSWER_S = 30.0
 
 
 class StoreCalls:
-    """The store of one rank; each call raises if no answer comes in time."""
+    """The store of one rank; a call of `store` itself may block for ever.
+
+    Each call here raises a LoaderError if the store is gone or does not answer in time.
+    """
 
     def __init__(self, store: Any, rank: int) -> None:
         self.store = store
@@ -147,6 +150,7 @@ class Ranks:
     The loaders of the ranks are matched by the order in which they start: the first of each rank, the second, ...
 
     Attributes:
+        rank, world_size: This process, and how many there are.
         timeout_s: How long to wait for another rank to start this loader, or an epoch of it.
         calls: The store by which the ranks communicate.
         prefix: Prefix of this loader's keys in the store.
@@ -188,7 +192,10 @@ class Ranks:
         self.calls.set(f"{self.prefix}/{name}", value)
 
     def first_to_tell(self, name: str, value: str) -> tuple[str, int]:
-        """Publish under a common key; return the first value there, and its rank."""
+        """Publish a value under a key that several ranks use; the first one wins.
+
+        Returns the first value, and the rank that published it.
+        """
         mine = f"{value} {self.rank}"
         there = self.calls.compare_set(f"{self.prefix}/{name}", "", mine).decode()
         first, _, rank = there.partition(" ")

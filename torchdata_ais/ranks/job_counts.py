@@ -209,7 +209,10 @@ class JobCounts:
             turn()
 
     def exchange_last(self) -> None:
-        """Exchange all at the end of an epoch; the training outlives the store."""
+        """Exchange all counts at the end of an epoch.
+
+        A store that is gone does not end the training.
+        """
         if not self._gone:
             self._goes_on(self._exchange_all)
         self._ranks.raise_heard()

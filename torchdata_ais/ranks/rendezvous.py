@@ -50,7 +50,11 @@ logger = logging.getLogger("torchdata_ais")
 
 
 class _Summary(msgspec.Struct):
-    """A large table: its digest, and sums of its rows' by groups of names."""
+    """A table too large to send: a digest, and about where two tables differ.
+
+    Attributes:
+        buckets: For each group of names, the sum of the digests of their rows: 8 bytes each.
+    """
 
     name: str
     listed: bool
@@ -231,7 +235,10 @@ def _difference(name: str, theirs: Sequence[Row], ours: Sequence[Row], rank: int
     if a == b:
         return None
     more, fewer = Counter(a) - Counter(b), Counter(b) - Counter(a)
-    here, there = (dict.fromkeys(line.partition("\t")[0] for line in lines) for lines in (more, fewer))
+    here, there = (
+        {line.partition("\t")[0]: line for line in more},
+        {line.partition("\t")[0]: line for line in fewer},
+    )
     parts = [
         _list("only on rank 0", [shown(text) for text in here if text not in there]),
         _list(f"only on rank {rank}", [shown(text) for text in there if text not in here]),

@@ -30,7 +30,10 @@ _BLOCK_BYTES = 256 << 10
 
 
 class ShardStream(io.RawIOBase):
-    """A shard opened by the first read: other code may read it by its URL."""
+    """A shard that is opened by the first read.
+
+    Until then, code that knows its URL can read it in a better way.
+    """
 
     def __init__(self, url: str, *, bufsize: int = 8192, cluster: Cluster = None) -> None:
         super().__init__()

@@ -153,6 +153,7 @@ class Watchdog:
     Attributes:
         seconds: How long that may take; None watches nothing.
         process: How errors name this process.
+        worker: Its number.
         fail: Called with the error, in another thread; None where nothing can end the wait: it is only logged.
         pipe: The pipe that is iterated: errors contain the current stage.
     """

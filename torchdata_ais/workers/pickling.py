@@ -241,7 +241,10 @@ class Failure:
 
     Attributes:
         where: The process and its state, as in "in worker process 0".
+        name: The exception's class.
+        cause: The exception's text.
         trace: The original traceback, to its last line.
+        notes: The notes of the exception.
         parts: Problem, remedy and place of an error of this package.
         pickled_type: The exception's class by name, empty if it cannot be found by name.
     """

@@ -198,7 +198,10 @@ class Pool:
         return [peer.process for peer in self._peers]
 
     def launch(self, config: ProcessConfig) -> None:
-        """Start a process; make its `control`, close its other sockets here."""
+        """Start one process.
+
+        The config's `control` is made here, its other sockets are closed here afterwards.
+        """
         channel, theirs = Channel.pair()
         config.control = theirs
         config.pulse = None if config.stall_after is None else Heartbeat(config.stall_after)
@@ -274,7 +277,10 @@ class Pool:
             return any(message.kind in kinds and message.epoch == self._epoch for message in worker.inbox)
 
     def order(self, kind: Kind, *load: object) -> None:
-        """Have all pause, resume or limit: workers stop first, continue last."""
+        """Make every process pause, resume or limit its pipes; wait for all.
+
+        Workers stop before the process that feeds them, and continue after it.
+        """
         with self._turn_lock.asked_for(), self._while_open():
             dispatcher = [] if self._dispatcher is None else [self._dispatcher]
             groups = [self._workers, dispatcher]

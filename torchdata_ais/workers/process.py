@@ -226,6 +226,7 @@ class ProcessConfig:
     """Start arguments of a process.
 
     Attributes:
+        part: The part that it runs.
         worker_id: Its number, or `DISPATCHER`.
         source: A worker's connection to the dispatching process, if there is one.
         consumers: The dispatching process's connections to the workers, in order.

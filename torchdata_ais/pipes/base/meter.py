@@ -33,6 +33,7 @@ class Meter:
 
     Attributes:
         seconds: That time, extrapolated from the items that were timed.
+        timed: How many were timed.
         items_before: Items given in iterations that are over.
     """
 

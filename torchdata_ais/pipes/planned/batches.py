@@ -189,7 +189,11 @@ def not_steps(tail: IterDataPipe[object], size: int) -> str | None:
 
 
 class SlotBatcher(Pipe[Any], DrawnStage):
-    """Base of batch makers; `batchsize` is a rank's where no loader sets it."""
+    """Base of the stages that make batches, planned or of a stream.
+
+    Attributes:
+        batchsize: Samples of a rank's batch, where the loader does not say otherwise.
+    """
 
     resumable = True
     batchsize = 1

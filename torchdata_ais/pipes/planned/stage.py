@@ -74,7 +74,11 @@ class DrawnStage(Stage):
 
 
 class SlotStage(DrawnStage):
-    """A stage that knows its last item's batch, among its own in this pass."""
+    """A stage that knows for which batch its last item is.
+
+    Attributes:
+        slot: The number of that batch among those of this worker in this iteration.
+    """
 
     slot: int = -1
 
