@@ -22,7 +22,7 @@ from torchdata_ais.pipes.base.torch_pipes import (
     traverse_dps,
 )
 
-WAITED_S = 0.2
+WAITED_S = 0.05
 
 
 class Slow(IterDataPipe[int]):
