@@ -97,9 +97,8 @@ def nothing_is_left_behind() -> Iterator[None]:
     before, shared = left_behind(), set(names(SHARED))
     yield
     assert left_behind() == before
-    new = set(
-        shared_memory_left(shared)
-    )  # other processes of this machine make some, too, and remove them at once
+    # Other processes of this machine make some, too, and remove them at once.
+    new = set(shared_memory_left(shared))
     assert becomes_true(lambda: new.isdisjoint(shared_memory_left(shared)), GONE_WITHIN_S)
 
 

@@ -66,7 +66,15 @@ def gpu_named(device: DeviceName) -> torch.device | None:
 
 
 def needs_gpu(what: str, otherwise: str) -> None:
-    """Raise `UsageError` for `what` where torch sees no GPU."""
+    """Refuse `what` where torch sees no GPU.
+
+    Args:
+        what: The request that needs a GPU.
+        otherwise: The advice for a machine without a GPU.
+
+    Raises:
+        UsageError: There is none.
+    """
     import torch
 
     if not torch.cuda.is_available():

@@ -1,4 +1,7 @@
-"""Atomic file writes, folders for files, and errors that name the file."""
+"""Atomic file writes, and errors that name the file.
+
+And folders that are made for files.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,10 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Buffer
     """Open a regular file for reading.
 
     A pipe, a device or a folder under its name is refused without waiting for it.
+
+    Args:
+        path: The file.
+        follow: Whether a link under this name is followed.
 
     Raises:
         OSError: It cannot be opened, or is not a regular file; names the path.
@@ -49,7 +56,11 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> Buffer
 def whole_file(path: Path, *, on_disk: bool = False) -> Iterator[BinaryIO]:
     """Yield a file to write that gets its name at the end of the block.
 
-    An existing file is replaced. It is removed if the block raises, and survives a power cut if it is `on_disk`.
+    It is removed if the block raises.
+
+    Args:
+        path: The name; an existing file is replaced.
+        on_disk: Whether it is to survive a power cut, too.
 
     Example:
         >>> import tempfile
@@ -77,7 +88,12 @@ def whole_file(path: Path, *, on_disk: bool = False) -> Iterator[BinaryIO]:
 
 
 def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
-    """Make a folder and those above it; `UsageError` if one is a file."""
+    """Make a folder, and those above it, where they are missing.
+
+    Raises:
+        UsageError: It, or one above it, is a file.
+        OSError: It cannot be made.
+    """
     folder = Path(path)
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -90,7 +106,10 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
 
 @contextmanager
 def no_empty_folders(paths: Iterable[Path]) -> Iterator[None]:
-    """Remove empty folders that the block made, if the block fails."""
+    """Remove empty folders that the block made, if the block fails.
+
+    These are `paths` and their parents.
+    """
     made: set[Path] = set()
     for path in map(Path.absolute, paths):
         made.update(folder for folder in (path, *path.parents) if not folder.exists())

@@ -115,7 +115,10 @@ def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
     """Return a table of texts; spaces at the beginning of a cell stay.
 
-    `left` columns begin at the left; the others, numbers, end at the right.
+    Args:
+        head: The names of the columns; empty for none.
+        rows: Their cells.
+        left: How many columns begin at the left; the others, numbers, end at the right.
 
     Example:
         >>> html_table(["stage"], [["a < b"]])

@@ -31,7 +31,11 @@ def close_at_exit(owner: object, method: str = "close") -> None:
     The interpreter empties modules before it collects the remaining objects. A generator that is closed then runs its
     ``finally`` blocks without the names of its module, and prints "Exception ignored in". Objects are closed in the
     order in which they were opened, so that downstream iterators end first. A forked process leaves the objects of
-    its parent alone. `method` is the name of its method without arguments.
+    its parent alone.
+
+    Args:
+        owner: Any object that can be referenced weakly.
+        method: The name of its method without arguments.
 
     Example:
         >>> def numbers():
@@ -55,7 +59,10 @@ def _close_open() -> None:
 
 
 def safe_context(method: str | None) -> Any:
-    """Return the multiprocessing context; never fork once CUDA is up."""
+    """Return the multiprocessing context: the default one, if it is safe.
+
+    It never forks after CUDA has been initialised.
+    """
     context: Any = get_context(method)
     if method is None and context.get_start_method() == "fork" and _cuda_is_up():
         context = get_context("forkserver")
@@ -108,8 +115,11 @@ STATUS = 130
 
 
 def quit_at_once() -> None:
-    """Let Ctrl-C end the process with one line."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # else the shell had it ignored
+    """Let Ctrl-C end the process with one line.
+
+    If the shell had it ignored, it stays ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _quit)
 
 
@@ -124,7 +134,10 @@ def meanwhile(
 ) -> Iterator[None]:
     """Run `work` in a thread as long as the block.
 
-    It is given an event, and ends soon after that is set. That is waited for, `end_s` at most.
+    Args:
+        work: Is given an event, and ends soon after that is set.
+        name: The thread's.
+        end_s: How long to wait for its end; None: as long as it takes.
     """
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)

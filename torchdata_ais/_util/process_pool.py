@@ -26,7 +26,10 @@ from torchdata_ais.errors import UsageError, WorkerDiedError
 def holding_signals(method: str) -> Iterator[None]:
     """Hold back handled signals, here and in processes that are started.
 
-    New processes, started by `method`, hold them until they ignore them.
+    New processes hold them until they ignore them.
+
+    Args:
+        method: How the processes start.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -43,7 +46,10 @@ def holding_signals(method: str) -> Iterator[None]:
 
 
 def take_no_part_in_signals() -> None:
-    """Leave Ctrl-C and other handled signals to the main process."""
+    """Leave Ctrl-C and other handled signals to the main process.
+
+    SIGTERM ends this process at once.
+    """
     # Held since this process started; a spawned one learns only from this what the main process handles.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, ()) if hasattr(signal, "pthread_sigmask") else set()
     for number in signal.valid_signals():
@@ -99,7 +105,10 @@ class OrderedPool(Generic[_T, _R]):
             raise
 
     def map(self, arguments: Iterable[_T]) -> Iterator[_R]:
-        """Yield results, and raise errors, in the order of the arguments."""
+        """Yield the results in the order of the arguments.
+
+        An exception of the function is raised at the position of its result.
+        """
         waiting: deque[int] = deque()
         for index, argument in enumerate(arguments):
             number = index % len(self._workers)

@@ -30,8 +30,13 @@ def instance_of(rank: int, ranks: int, worker: int) -> int:
 def known_ranks(group: Any = None) -> tuple[int | None, int]:
     """Return this rank and the number of ranks.
 
-    They come from torch.distributed (of a `group`, or all), else from ``RANK`` and ``WORLD_SIZE``. The rank is None
-    where nothing but the size is known.
+    They come from torch.distributed, else from ``RANK`` and ``WORLD_SIZE``.
+
+    Args:
+        group: The process group to count in; default all.
+
+    Returns:
+        ``(rank, size)``; the rank is None where nothing but the size is known.
     """
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(group), dist.get_world_size(group)
@@ -66,7 +71,10 @@ class World(NamedTuple):
 
     @property
     def members(self) -> tuple[int, int]:
-        """This process and the number of processes, one or several a rank."""
+        """This process and the number of processes.
+
+        There is one for each rank, or several that share its data.
+        """
         return (self.process, self.processes) if self.processes else (self.rank, self.size)
 
 
@@ -167,7 +175,10 @@ class WorldOptions:
         return World(rank, size, dist.distributed_c10d.PrefixStore(f"torchdata_ais/{members}", store))
 
     def _sharing(self, size: int) -> tuple[int, int]:
-        """Return this process and the number that share a rank's data, or zeros."""
+        """Return this process and the number that share the data of a rank.
+
+        Return nothing if each rank is one process.
+        """
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() <= size:
             return 0, 0
         if self.rank is not None and self.store is None:

@@ -112,7 +112,10 @@ def _print(text: str, err: bool) -> None:
 
 @contextmanager
 def _output() -> Iterator[None]:
-    """End quietly if the reader has gone; name standard output in errors."""
+    """End quietly when the reader of standard output has gone.
+
+    Other errors, such as a full disk, name standard output.
+    """
     try:
         yield
     except BrokenPipeError:
@@ -193,7 +196,10 @@ def _counts(unit: str = "", size: Callable[[], int] | None = None) -> tuple[obje
 def progress(
     title: str, unit: str, total: int, size: Callable[[], int] | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar in the block; yield a function that advances it by units."""
+    """Show a bar in the block; yield a function that advances it by units.
+
+    `size` returns how many bytes are done.
+    """
     with _bars(*_counts(f"{unit}s", size)) as bar:
         task = bar.add_task(title, total=total)
         yield lambda steps: bar.advance(task, steps)

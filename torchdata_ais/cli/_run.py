@@ -70,8 +70,11 @@ def reported(
     The exit code is 1 or 2, that of signals 130. SIGTERM is handled like Ctrl-C, so that clusters are stopped and
     buckets removed.
 
-    `libraries` are slow imports of the command: Ctrl-C during them ends the process at once. Messages name the options
-    of `command`, and those of `also` for arguments of another name. `debug` shows the traceback of an error.
+    Args:
+        debug: Show their traceback.
+        libraries: Slow imports of the command: Ctrl-C during them ends the process at once.
+        command: Whose options messages name.
+        also: Options for an argument of another name.
     """
     for name in libraries:
         importlib.import_module(name)

@@ -23,7 +23,10 @@ def after_id3(data: bytes, at: int = 0) -> int:
 
 
 def measure_flac(data: bytes, begin: int) -> Measure:
-    """Return the measure of a FLAC file; one from a pipe gets its length."""
+    """Return the measure of a FLAC file.
+
+    One that was written into a pipe gets its length, that of its last frame.
+    """
     at, is_last = begin + 4, False
     while not is_last:
         size = int.from_bytes(data[at + 1 : at + 4], "big")

@@ -278,7 +278,10 @@ def measure_nist(data: bytes) -> Measure:
 
 
 def check_ogg(data: bytes) -> None:
-    """Raise `DecodeError` unless every page is there, to each stream's end."""
+    """Raise `DecodeError` unless every page and every stream is complete.
+
+    A stream ends with a page that has the end flag.
+    """
     at = 0
     following: dict[bytes, int] = {}  # the number of the next page of each stream
     while at < len(data):
@@ -303,7 +306,10 @@ def check_ogg(data: bytes) -> None:
 
 
 def check_boxes(data: bytes) -> None:
-    """Raise `DecodeError` unless the boxes fit, samples and index among them."""
+    """Raise `DecodeError` unless the boxes of an MP4 or QuickTime file fit.
+
+    It must have one with the samples and one that describes them.
+    """
     at = 0
     kinds: set[bytes] = set()
     while at + 8 <= len(data):

@@ -84,7 +84,10 @@ class Crop:
     size: int | Size
 
     def frame(self, height: int, width: int, rng: random.Random) -> Frame:
-        """Return the frame of a picture, by the random numbers of `rng`."""
+        """Return the frame of a picture of `height` x `width`.
+
+        `rng` gives the random numbers.
+        """
         raise NotImplementedError
 
     def at_least(self) -> Size:
@@ -270,7 +273,10 @@ def _middle(size: Size, wanted: Size) -> Part:
 
 
 def _edge(have: int, wanted: int) -> int:
-    """Offset of the middle: rounded to even; of a deficit rounded down."""
+    """Offset of the middle: half of the excess, rounded to even.
+
+    Half of a deficit is rounded down.
+    """
     return round((have - wanted) / 2) if have >= wanted else -((wanted - have) // 2)
 
 

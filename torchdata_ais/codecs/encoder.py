@@ -166,7 +166,10 @@ class FieldEncoder:
             ) from (error.with_traceback(None) if self.custom is None else error)  # without our own frames
 
     def encode_field(self, field: str, value: object) -> bytes:
-        """Return the bytes of a field, or raise `ValueError` or `TypeError`."""
+        """Return the bytes of one field.
+
+        Raises `ValueError` or `TypeError` if the format of the field's name cannot hold the value.
+        """
         zipped = not self.bytes_only and field.lower().endswith(".gz")
         name = field[:-3] if zipped else field
         if isinstance(value, (bytes, bytearray, memoryview)):

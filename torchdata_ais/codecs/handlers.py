@@ -79,7 +79,10 @@ def names(fields: str | Iterable[str], what: str = "field names") -> tuple[str, 
 
 
 def ends_with(name: str, fields: Iterable[str]) -> bool:
-    """Return whether `name` ends with one of `fields`, in any letter case."""
+    """Return whether `name` is, or ends after a dot with, one of `fields`.
+
+    Letter case does not count.
+    """
     dotted = "." + name.lower()
     return any(dotted.endswith("." + field) for field in fields)
 

@@ -48,7 +48,10 @@ def dumps(arrays: Sequence[NDArray[np.generic]]) -> bytes:
 
 
 def loads(data: bytes) -> list[NDArray[np.generic]]:
-    """Decode the arrays, writable and own; `DecodeError` for other bytes."""
+    """Decode the list of arrays. They are writable and own their memory.
+
+    It is a `DecodeError` if the bytes are cut off or are something else.
+    """
     chunks = list(_chunks(data))
     if len(chunks) % 2:
         raise DecodeError.at("the last array of the tenbin data has a header but no values")

@@ -214,9 +214,32 @@ class IndexedSamples(NumberedSamples):
         index_dir: str | os.PathLike[str] | None = None,
         cluster: Cluster = None,
     ) -> Self:
-        """Open a stored index, as `torchdata_ais.SampleIndex.open` does.
+        """Open a stored index. It is read on use, by ranges, and checked.
 
-        All names of shards on a page of 4,096 are compared when one of them is read.
+        Args:
+            where: The prefix, template, bucket, folder or pattern of shards whose index is next to them (see
+                `index_place`); or the folder it was saved to: a path, ``ais://bucket/name``, a web URL. Of a template
+                or a pattern the samples of the shards that it names are selected.
+            shards_from: Further buckets, prefixes, folders or web URLs whose shards the index may name: one, or a list.
+                By default those of the place it is opened for: of a bucket or a web server those in it, of a folder
+                those below it (of ``DIR/.index`` those below ``DIR``).
+            index_dir: A folder of this node to copy the index to, see `kept_in`.
+            cluster: See `torchdata_ais.store.Cluster`; of a path of this machine none is needed.
+
+        Raises:
+            NotFoundError: There is none.
+            SampleIndexError: It is damaged, of a version this package does not read, or names shards of another place.
+                All names on a page of 4,096 are compared when one of them is read.
+            TransportError: It cannot be read.
+
+        Example:
+            >>> import tempfile
+            >>> from torchdata_ais import SampleIndex
+            >>> from torchdata_ais.testing import example_shards
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     _ = SampleIndex.build(example_shards(folder, counts=(3, 2))).save(folder)
+            ...     len(SampleIndex.open(folder))
+            5
         """
         settings = options_for(where, given_options(cluster))
         folder, places = found_folder(where, settings)

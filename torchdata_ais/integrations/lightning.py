@@ -42,7 +42,10 @@ def lightning_data(
     lightning = require("lightning", "lightning_data()")
 
     class Data(lightning.LightningDataModule):  # type: ignore[name-defined,misc]
-        """The loaders, each made once."""
+        """The loaders, each made once.
+
+        Lightning requests them again only by configuration.
+        """
 
         def __init__(self) -> None:
             super().__init__()

@@ -12,7 +12,10 @@ from torchdata_ais.observe.stats_text import METRICS, Metric, values
 
 
 def _scalars(report: Stats) -> Iterator[tuple[str, float]]:
-    """Yield ``data/STAGE/METRIC``, equal stages with numbers, and its value."""
+    """Yield ``data/STAGE/METRIC`` and its value.
+
+    A stage that is twice in a pipe has its number after its name.
+    """
     names = [stage.name for stage in report.stages]
     for metric in METRICS:
         for value, labels in values(metric, report.stages):

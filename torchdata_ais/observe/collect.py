@@ -21,6 +21,7 @@ class StageCounts(msgspec.Struct):
     Attributes:
         sources: The stages it reads from, by their index.
         reads: Whether it reads shards or objects.
+        metered: Whether it was measured.
         out: Items given out.
         seconds: Time spent in it and in the stages upstream.
         wall_s: Time from its first item to its last.

@@ -356,7 +356,10 @@ class ShardWriter(Writer):
         return self._archive
 
     def finish(self) -> None:
-        """Finish the current shard, if any: publish it, call `post`, note it."""
+        """Finish the current shard, if any: publish it, call `post`, note it.
+
+        It is noted in the manifest.
+        """
         archive, self._archive = self._archive, None
         if archive is None or not archive.count:
             if archive is not None:

@@ -169,16 +169,16 @@ def test_workers_end_with_the_cluster(how: str) -> None:
 def test_nobody_gets_the_port_of_a_worker_that_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked = []
+    ports = []
 
     def popen(command: list[str], **_: Any) -> Any:
-        asked.append(int(command[2]))
+        ports.append(int(command[2]))
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", asked[0]))
+            other.bind(("127.0.0.1", ports[0]))
         raise OSError("far enough")
 
     monkeypatch.setattr(local_etl.subprocess, "Popen", popen)
     with pytest.raises(ReplyError, match="far enough"):
         local_etl.Etl({"name": "upper-1"}, tmp_path / "log", "http://127.0.0.1:1", []).start()
     with socket.socket() as other:
-        other.bind(("127.0.0.1", asked[0]))
+        other.bind(("127.0.0.1", ports[0]))

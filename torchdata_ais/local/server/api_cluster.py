@@ -160,7 +160,10 @@ def running_jobs(call: Call) -> Reply:
 @route("proxy", "PUT", "cluster", "start-maintenance", query="frc")
 @route("proxy", "PUT", "cluster", "stop-maintenance", query="frc")
 def maintenance(call: Call) -> Reply:
-    """Refuse maintenance while the job of GetBatch runs, as a real cluster."""
+    """Refuse maintenance while the job of GetBatch runs, as a real cluster.
+
+    Otherwise this cluster has none.
+    """
     action = call.text("action")
     for job in call.cluster.jobs.running(BATCH_KIND):
         message = f"{call.node.tag}: x-{job.kind}[{job.id}] is currently running, cannot run {action!r} concurrently"
@@ -207,7 +210,10 @@ def _index(cluster: Cluster, bucket: str, names: list[str], job: Job) -> None:
 
 
 def _members(cluster: Cluster, shard: Object) -> list[tuple[bytes, int, int]]:
-    """Name, last header's offset and size of regular members, once a name."""
+    """Name, last header's offset and size of each regular member.
+
+    Of equal names the first.
+    """
     found: dict[bytes, tuple[int, int]] = {}
     with cluster.store.path(shard).open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
         for item in tar:

@@ -127,7 +127,7 @@ class Etl:
 
     def start(self) -> None:
         """Start the worker and return when it answers."""
-        with socket.socket() as held:  # the system gives its port to nobody else until the worker has it
+        with socket.socket() as held:  # no other process gets its port before the worker
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind(("127.0.0.1", 0))
             self.port = held.getsockname()[1]

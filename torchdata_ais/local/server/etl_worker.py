@@ -32,7 +32,10 @@ def main() -> None:
 
 
 def guarded(server: Any, port: int) -> Any:
-    """Return a subclass of the SDK's plain server that refuses web pages."""
+    """Return a subclass of the SDK's plain server that refuses web pages.
+
+    Other classes are returned as they are.
+    """
     from aistore.sdk.etl.webserver.http_multi_threaded_server import HTTPMultiThreadedServer
 
     if not (isinstance(server, type) and issubclass(server, HTTPMultiThreadedServer)):

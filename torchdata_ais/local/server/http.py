@@ -229,7 +229,10 @@ class Connection:
 
 
 def _headers(lines: list[str]) -> dict[str, str]:
-    """The fields by lower-case name; those of one name are one list."""
+    """The fields by lower-case name.
+
+    Several of one name are one list, but for those that may come once.
+    """
     headers: dict[str, str] = {}
     for line in lines:
         found = _HEADER.fullmatch(line)

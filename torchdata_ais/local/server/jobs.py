@@ -1,4 +1,7 @@
-"""Jobs: work done while its request waits, or longer, in AIStore's forms."""
+"""Jobs: work that is done while its request waits, in AIStore's forms.
+
+Work that takes long continues after the answer.
+"""
 
 from __future__ import annotations
 

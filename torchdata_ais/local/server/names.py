@@ -54,6 +54,8 @@ def index_name(bucket: str, name: str) -> str:
 def shard_of(name: str) -> tuple[str, str] | None:
     """Return bucket and name of the shard of an index of this name, if any.
 
+    The index is in the bucket `SHARD_INDEXES`.
+
     Example:
         >>> shard_of(index_name("b", "x/s.tar")), shard_of("note.txt")
         (('b', 'x/s.tar'), None)

@@ -125,7 +125,10 @@ _FETCHED_FROM = ("none", "same-origin")
 
 
 def check_sender(request: Request, ports: Collection[int]) -> None:
-    """Refuse, with 403, requests of web pages that are not at our `ports`."""
+    """Refuse, with 403, requests that a web page sends or may have sent.
+
+    An origin at one of the cluster's own `ports` is not foreign.
+    """
     headers = request.headers
     for host in (headers.get("host", ""), request.authority):
         if host is not None and not _OURS.fullmatch(host):

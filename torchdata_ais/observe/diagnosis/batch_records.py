@@ -157,7 +157,12 @@ class RunDelay:
 
 
 class BatchRecorder:
-    """The records of one process, whose last stage is `pipe`."""
+    """The records of one process, whose last stage is `pipe`.
+
+    Attributes:
+        last: The last batches.
+        stages: Names of the stages, as `BatchRecord.own_s` has them.
+    """
 
     def __init__(self, pipe: IterDataPipe[object]) -> None:
         self.pipe = pipe

@@ -31,7 +31,11 @@ _DOING, _NEW = b"?", b"+"
 
 
 class Answering:
-    """Answers queries about its activity in a worker, by its `recorder`."""
+    """Answers queries about its activity in a worker.
+
+    Attributes:
+        recorder: Has the records of its batches, once it makes some.
+    """
 
     def __init__(self, sock: socket.socket, name: str) -> None:
         self._sock, self._name = sock, name

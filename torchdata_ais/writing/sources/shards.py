@@ -39,7 +39,10 @@ class ShardSource(Source):
         super().__init__("shard", len(self.shards), digest.hexdigest(), dict)
 
     def items(self, cursor: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Yield ``(cursor, sample of bytes)``, from a cursor on."""
+        """Yield ``(cursor, sample of bytes)``, from a cursor on.
+
+        Reads the shard of the cursor again, and passes over its head.
+        """
         shard, offset = cursor or (0, 0)
         for index in range(shard, len(self.shards)):
             for run, sample in read_samples(self.shards[index], self._options, start=offset):

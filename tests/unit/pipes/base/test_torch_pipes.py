@@ -53,7 +53,7 @@ def traversed_meanwhile() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("look", [traverse_dps, clone, copy_pipe, deepcopy_pipe])
-def test_a_pipe_is_whole_while_another_thread_traverses_one(look: Callable[[Any], Any]) -> None:
+def test_promise_1_a_pipe_is_whole_while_another_thread_traverses_one(look: Callable[[Any], Any]) -> None:
     pipe = IterableWrapper([1, 2]).map(str)
     with traversed_meanwhile():
         seen = look(pipe)
