@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.disk_calls import disk_calls
 
 from torchdata_ais import AISSourceLister, Retry, Safety
 from torchdata_ais.errors import AISError, ChecksumError, NotATarError, UsageError
@@ -248,24 +248,13 @@ def test_folders_and_files_are_for_this_user_alone(cluster: LocalCluster, tmp_pa
 def test_a_file_is_on_the_disk_before_it_has_its_name(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done: list[str] = []
-    fsync, replace = os.fsync, Path.replace
-
-    def note_sync(fd: int) -> None:
-        done.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else f"file of {os.fstat(fd).st_size}")
-        fsync(fd)
-
-    def note_replace(path: Path, target: Path) -> Path:
-        done.append("replace")
-        return replace(path, target)
-
-    monkeypatch.setattr(os, "fsync", note_sync)
-    monkeypatch.setattr(Path, "replace", note_replace)
+    done = disk_calls(monkeypatch)
     (url, *_) = list_objects("ais://far", options=StoreOptions(cluster.endpoint))
     kept = ObjectCache(str(tmp_path), 1 << 30).open(url, StoreOptions(cluster.endpoint))
     assert kept is not None
     kept.file.close()
-    assert done == [f"file of {url.size}", "replace", "folder"]
+    (name,) = (path.name for path in tmp_path.glob("??/*") if path.suffix != ".lock")
+    assert done == [f"{url.size} bytes", f"replace {name}", "folder"]
 
 
 def test_what_was_used_longest_ago_goes_first(cluster: LocalCluster, tmp_path: Path) -> None:

@@ -37,7 +37,13 @@ SIZES = (11, 40, 23, 7)
 WITHIN_S = 120.0
 
 RUNS = pytest.mark.parametrize(
-    "runs", [1, pytest.param(30, marks=pytest.mark.ci), pytest.param(500, marks=pytest.mark.slow)]
+    ("first", "runs"),
+    [
+        (0, 1),
+        pytest.param(0, 15, marks=pytest.mark.ci),
+        pytest.param(15, 15, marks=pytest.mark.ci),
+        pytest.param(0, 500, marks=pytest.mark.slow),
+    ],
 )
 
 Row = tuple[str, int]
@@ -198,9 +204,9 @@ def train(dice: random.Random, job: Job, state: Any, folder: Path, context: str)
 
 @RUNS
 def test_promise_5_killed_and_begun_anew_on_any_topology_the_same_global_order_goes_on(
-    runs: int, sources: list[SampleIndex], tmp_path: Path
+    first: int, runs: int, sources: list[SampleIndex], tmp_path: Path
 ) -> None:
-    first, runs = int(os.environ.get("CHAOS_FIRST", "0")), int(os.environ.get("CHAOS_RUNS", runs))
+    first, runs = int(os.environ.get("CHAOS_FIRST", first)), int(os.environ.get("CHAOS_RUNS", runs))
     for number in range(first, first + runs):
         one_run(number, sources, tmp_path / str(number))
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from helpers.disk_calls import disk_calls
 
 from torchdata_ais._util.files import whole_file
 
@@ -18,6 +19,16 @@ def test_the_file_of_before_stays_until_the_new_one_is_whole(tmp_path: Path) -> 
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = disk_calls(monkeypatch)
+    for on_disk in (True, False):
+        with whole_file(tmp_path / "a.json", on_disk=on_disk) as file:
+            file.write(b"new")
+    assert done == ["3 bytes", "replace a.json", "replace a.json"]
 
 
 def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:

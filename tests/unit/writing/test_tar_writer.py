@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.disk_calls import disk_calls
 
 from torchdata_ais import AISFileLoader
 from torchdata_ais.codecs import EncodeError
@@ -182,6 +183,13 @@ def test_nothing_stands_under_the_name_before_the_shard_is_whole(tmp_path):
         writer.write(SAMPLES[0])
         assert [p.name for p in tmp_path.iterdir()] == [".s.tar.part"]
     assert [p.name for p in tmp_path.iterdir()] == ["s.tar"]
+
+
+def test_a_shard_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    done = disk_calls(monkeypatch)
+    with TarWriter(tmp_path / "s.tar") as writer:
+        writer.write(SAMPLES[0])
+    assert done == [f"{(tmp_path / 's.tar').stat().st_size} bytes", "replace s.tar"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.disk_calls import disk_calls
 
 from torchdata_ais import SampleIndex
 from torchdata_ais.errors import UsageError
@@ -61,6 +62,18 @@ def test_copies_are_closed_to_others(index: SampleIndex, tmp_path: Path) -> None
     folder.chmod(0o777)
     list(index.kept_in(tmp_path / "node"))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_copy_is_on_the_disk_before_it_has_its_name(
+    index: SampleIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = disk_calls(monkeypatch)
+    list(index.kept_in(tmp_path / "node"))
+    copies = (tmp_path / "node").glob("*/*.arrow")
+    expected = {path.name: f"{path.stat().st_size} bytes" for path in copies}
+    assert len(expected) == 2
+    names = [call.removeprefix("replace ") for call in done[1::2]]
+    assert dict(zip(names, done[::2], strict=True)) == expected
 
 
 def test_a_link_in_the_place_of_the_folder_is_an_error(index: SampleIndex, tmp_path: Path) -> None:
