@@ -52,11 +52,14 @@ def random_pipe(rng: random.Random, urls: list[str]) -> Any:
     open_shards, threads = rng.randint(1, 4), rng.choice([0, 0, 2])
     buffer, late = rng.choice([0, 1, 4, 30]), rng.random() < 0.3
     batch, core_batch = rng.choice([0, 1, 3]), rng.random() < 0.3
+    mapped_shards = rng.random() < 0.4
 
     def make() -> Any:
         pipe: Any = AISSourceLister(urls)
         if shuffled_shards:
             pipe = pipe.shuffle()
+        if mapped_shards:
+            pipe = pipe.sharding_filter().map(same)
         pipe = pipe.load_tar(open_shards=open_shards)
         if unfused:
             pipe = pipe.map(same)

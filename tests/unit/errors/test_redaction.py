@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from urllib.parse import quote, unquote
+from urllib.parse import quote, quote_plus, unquote
 
 import pytest
 
@@ -172,13 +172,14 @@ def test_headers_and_tokens_of_known_shape_are_hidden_in_texts(header):
 
 
 def test_a_secret_that_is_known_is_hidden_in_every_form_a_server_quotes_it():
-    token = "kn0wn/tok+en=é"
+    token = "kn0wn/tok +en=é"
     hide(token)
     raw = token.encode()
     forms = [
         token,
         quote(token, safe=""),
         quote(token, safe="").lower(),
+        quote_plus(token),
         json.dumps(token),
         repr(token),
         raw.hex(),
