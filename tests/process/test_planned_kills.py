@@ -1,6 +1,6 @@
 """Promise 5 by index: ranks and workers are killed and begun anew on other topologies; the global order goes on.
 
-1 seeded run in every run, 30 in ``.ci/run``; ``-m slow`` runs 500.
+1 seeded run in every run, 20 in ``.ci/run``; ``-m slow`` runs 500.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ RUNS = pytest.mark.parametrize(
     ("first", "runs"),
     [
         (0, 1),
-        pytest.param(0, 15, marks=pytest.mark.ci),
-        pytest.param(15, 15, marks=pytest.mark.ci),
+        pytest.param(0, 10, marks=pytest.mark.ci),
+        pytest.param(10, 10, marks=pytest.mark.ci),
         pytest.param(0, 500, marks=pytest.mark.slow),
     ],
 )
