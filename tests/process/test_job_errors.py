@@ -358,13 +358,12 @@ def test_promise_1_an_epoch_is_empty_if_no_rank_has_a_batch(workers: int, tmp_pa
     shards, none = shards_of(tmp_path, 1000), {(0, 1), (2, 0), (2, 1)}
     job = {"shards": shards, "none": none, "workers": workers}
     answers = run_forked(epochs_of_a_rank, 2, tmp_path / "job", **job)
-    for rank, answer in enumerate(answers):
-        first, second, error = answer["value"]
-        assert (first, second) == (0 if rank else 60, 60)
-        expected = (
-            "Epoch 2 has no batch on any of 2 ranks: select(is_chosen) took 600 items and returned none"
-        )
-        assert error.startswith(expected)
+    expected = "Epoch 2 has no batch on any of 2 ranks: select(is_chosen) took 600 items and returned none"
+    values = [answer["value"] for answer in answers]
+    assert [value[:2] for value in values] == [[60, 60], [0, 60]]
+    # The slower rank may raise the error of the other, which it contains.
+    assert any(error.startswith(expected) for *_, error in values)
+    assert all(expected in error for *_, error in values)
     said = "rank 1 of 2 has no batch in epoch 0: select(is_chosen) took 300 items and returned none"
     assert [[line for line in answer["log"] if "no batch" in line] for answer in answers] == [[], [said]]
 
