@@ -16,7 +16,7 @@ from torchdata_ais._util.arguments import check_number
 from torchdata_ais._util.world import World
 from torchdata_ais.dataloader2 import DataLoader2, MultiProcessingReadingService
 from torchdata_ais.errors import UsageError
-from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
+from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse, packer
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.observe.diagnosis.batch_records import BatchRecorder, Recorded
 from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
@@ -137,8 +137,9 @@ class InProcessEngine(Engine):
                 if self._recorder is not None:
                     self._recorder.begin(pipe)
                     items = self._recorder.watch(items)
+                report = packer(pipe) if stateful else None
                 for item in items:
-                    yield item, 0, pack_or_refuse(pipe) if stateful else None
+                    yield item, 0, None if report is None else report()
 
     def reports(self) -> list[Report]:
         """Return the counts of the pipe."""
@@ -157,19 +158,20 @@ class _Tail(Pipe[Any]):
     def __init__(self, source: IterDataPipe[object], stateful: bool) -> None:
         super().__init__(source)
         self._stateful = stateful
-        self._running = False
 
     def _ais_reset(self, *, epoch: int, extras: Any) -> None:  # noqa: ARG002 - the plan has all
         if extras is not None:
             begin(self._source, extras)
 
     def _ais_envelope(self) -> bytes | None:
-        return pack_or_refuse(self._source) if self._stateful and self._running else None
+        report: Callable[[], bytes | None] | None = self._live
+        return None if report is None else report()
 
     def _items(self) -> Iterator[object]:
-        self._running = False
+        self._live = None  # no state before the first item
+        report = packer(self._source) if self._stateful else None
         for item in iterate(self._source):
-            self._running = True
+            self._live = report
             yield item
 
 

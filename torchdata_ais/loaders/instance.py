@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchdata_ais.errors import StateError
@@ -9,7 +10,7 @@ from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
 from torchdata_ais.pipes.base.seed import mix_seed
 from torchdata_ais.pipes.base.sources import share_node
 from torchdata_ais.pipes.base.upstream import upstream
-from torchdata_ais.pipes.checkpoint.ledger import begin_epoch, restore, save
+from torchdata_ais.pipes.checkpoint.ledger import begin_epoch, restore, saver
 from torchdata_ais.pipes.planned.batches import check_planned
 from torchdata_ais.pipes.planned.stage import Task
 from torchdata_ais.state import InstanceState, ReaderState, Refused, pack, unpack
@@ -74,8 +75,29 @@ def pack_or_refuse(tail: IterDataPipe[object]) -> bytes | None:
 
     None before its iteration. The state may never be requested, so its error must not end the epoch.
     """
+    return packer(tail)()
+
+
+def packer(tail: IterDataPipe[object]) -> Callable[[], bytes | None]:
+    """Return `pack_or_refuse` of `tail` as a function for each step.
+
+    The graph of `tail` is walked once, and must stay as it is.
+    """
+
+    def packed() -> bytes | None:
+        try:
+            state = save()
+        except StateError as error:
+            return _refused(error)
+        return None if state is None else pack(state)
+
     try:
-        state = save(tail)
+        save = saver(tail)
     except StateError as error:
-        return pack(Refused(error.what, error.todo, error.place))
-    return None if state is None else pack(state)
+        refused = _refused(error)
+        return lambda: refused
+    return packed
+
+
+def _refused(error: StateError) -> bytes:
+    return pack(Refused(error.what, error.todo, error.place))

@@ -12,7 +12,7 @@ Only a straight chain of known stages can be saved: a stage that keeps items bac
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from torchdata_ais.errors import StateError
@@ -123,22 +123,33 @@ def save(tail: IterDataPipe[object]) -> InstanceState | None:
 
     Call it between two items: after one was received and before the next is requested.
     """
+    return saver(tail)()
+
+
+def saver(tail: IterDataPipe[object]) -> Callable[[], InstanceState | None]:
+    """Return `save` of the pipe as a function that does not walk the graph.
+
+    The graph must stay as it is.
+    """
     stages, reader = chain_of(tail)
-    held: list[int] = []
-    saved: list[StageState] = []
-    for stage in stages:
-        places = list(stage.held_places())
-        if any(place < 0 for place in places):
-            raise StateError.at(
-                f"the stage {stage!r} holds samples whose place in the data set is not known",
-                todo="put it before stages that make new items, such as to_tuple and map",
-            )
-        held.extend(places)
-        saved.append(StageState(len(places), stage.save_state()))
-    position = reader.save_position(held)
-    if position is None:
-        return None
-    return InstanceState(position, saved, [seed.save() for _, seed in _seeded(tail)])
+    seeds = [seed for _, seed in _seeded(tail)]
+
+    def saved() -> InstanceState | None:
+        held: list[int] = []
+        states: list[StageState] = []
+        for stage in stages:
+            places = list(stage.held_places())
+            if any(place < 0 for place in places):
+                raise StateError.at(
+                    f"the stage {stage!r} holds samples whose place in the data set is not known",
+                    todo="put it before stages that make new items, such as to_tuple and map",
+                )
+            held.extend(places)
+            states.append(StageState(len(places), stage.save_state()))
+        position = reader.save_position(held)
+        return None if position is None else InstanceState(position, states, [seed.save() for seed in seeds])
+
+    return saved
 
 
 def restore(tail: IterDataPipe[object], part: Part, digests: tuple[str, str] = ("", "")) -> None:
