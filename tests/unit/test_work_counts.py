@@ -23,6 +23,7 @@ import torch
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from torchdata_ais import AISFileLoader, SampleDecoder, ais_loader
+from torchdata_ais.loaders import engine
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions, open_blocks, read_batch
 from torchdata_ais.tar import TarReader
@@ -113,6 +114,7 @@ LIMITS = {
     "a range of a batch": 66,
     "a batch of a loader": 26,
     "a batch of a loader with a trace": 130,
+    "a state of a worker's step": 68,
 }
 
 
@@ -150,6 +152,15 @@ def test_calls_per_batch_of_a_loader(trace: bool, request: pytest.FixtureRequest
             return calls(drain)
 
     check_least(request.node.callspec.id, lambda: (run(many) - run(few)) / (MANY - FEW))
+
+
+def test_calls_per_state_of_a_workers_step(shards: dict[int, str]) -> None:
+    chain = AISFileLoader([shards[FEW]]).group_samples().shuffled(100).to_tuple("jpg", "cls").batched(50)
+    tail = engine._Tail(chain, stateful=True)
+    items = iter(tail)
+    next(items)
+    assert tail._ais_envelope() is not None
+    check_least("a state of a worker's step", lambda: calls(tail._ais_envelope))
 
 
 def test_calls_per_block_of_a_body(shards: dict[int, str]) -> None:

@@ -139,7 +139,7 @@ def saver(tail: IterDataPipe[object]) -> Callable[[], InstanceState | None]:
         states: list[StageState] = []
         for stage in stages:
             places = list(stage.held_places())
-            if any(place < 0 for place in places):
+            if min(places, default=0) < 0:
                 raise StateError.at(
                     f"the stage {stage!r} holds samples whose place in the data set is not known",
                     todo="put it before stages that make new items, such as to_tuple and map",
