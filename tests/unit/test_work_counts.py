@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_ais import AISFileLoader, SampleDecoder, ais_loader
+from torchdata_ais import AISFileLoader, SampleDecoder, ais_loader, as_dataset
 from torchdata_ais.loaders import engine
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions, open_blocks, read_batch
@@ -115,6 +115,7 @@ LIMITS = {
     "a batch of a loader": 26,
     "a batch of a loader with a trace": 130,
     "a state of a worker's step": 68,
+    "a state of a dataset": 78,
 }
 
 
@@ -161,6 +162,14 @@ def test_calls_per_state_of_a_workers_step(shards: dict[int, str]) -> None:
     next(items)
     assert tail._ais_envelope() is not None
     check_least("a state of a worker's step", lambda: calls(tail._ais_envelope))
+
+
+def test_calls_per_state_of_a_dataset(shards: dict[int, str]) -> None:
+    dataset = as_dataset(AISFileLoader([shards[FEW]]).group_samples().shuffled(100).batched(50))
+    items = iter(dataset)
+    next(items)
+    dataset.state_dict()
+    check_least("a state of a dataset", lambda: calls(dataset.state_dict))
 
 
 def test_calls_per_block_of_a_body(shards: dict[int, str]) -> None:

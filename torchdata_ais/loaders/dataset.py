@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.pipes.base.policy import note_place, trimmed
 from torchdata_ais.pipes.base.seed import NextEpoch, mix_seed
 from torchdata_ais.pipes.base.upstream import at_work, upstream
-from torchdata_ais.pipes.checkpoint.ledger import save, stage_names
+from torchdata_ais.pipes.checkpoint.ledger import saver, stage_names
 from torchdata_ais.pipes.planned.batches import SlotBatcher, check_planned, not_steps, planned_above
 from torchdata_ais.pipes.planned.stage import Share, Task
 from torchdata_ais.pipes.read_samples import AISSampleReader
@@ -253,7 +253,7 @@ class PipeDataset(IterableDataset[Any]):
 
     def __getstate__(self) -> object:
         # The epoch goes by itself: it stays in shared memory.
-        rest = {name: value for name, value in vars(self).items() if name != "_next_epoch"}
+        rest = {name: value for name, value in vars(self).items() if name not in ("_next_epoch", "_chain")}
         return self._next_epoch, sendable(rest)
 
     def __setstate__(self, state: Any) -> None:
@@ -312,6 +312,10 @@ class PipeDataset(IterableDataset[Any]):
         # The loader draws one seed an epoch and adds the worker's number.
         return Share(self._rank, self._ranks, info.id, info.num_workers), info.seed - info.id
 
+    @cached_property
+    def _chain(self) -> tuple[list[str], Callable[[], Part | None]]:
+        return stage_names(self._pipe), saver(self._pipe)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position of this process's iteration.
 
@@ -325,14 +329,15 @@ class PipeDataset(IterableDataset[Any]):
         if self._planned is not None:
             sent = None if self._plan is None else self._plan.epoch_seed
             return to_plain(self._planned.state(self._runs, share, sent, self._given))
+        names, save = self._chain
         number, instance = _among_all(share)
         plan, instances = self._plan, None
         if plan is not None:
-            stands: Part = save(self._pipe) or unpack(plan.initial_state())
+            stands: Part = save() or unpack(plan.initial_state())
             instances = [stands]
         return to_plain(
             StreamState(
-                stages=stage_names(self._pipe),
+                stages=names,
                 seed=0 if plan is None else plan.epoch_seed,
                 epoch=self._runs,
                 user_epoch=self._runs,
