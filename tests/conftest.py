@@ -34,7 +34,7 @@ typer.testing._get_command = cache(typer.main.get_command)
 # The same examples in every run, so that a change that breaks nothing fails nothing; `.ci/run` asks for "fresh" ones,
 # and for a "few" where it looks at the order of tests; `.ci/stress` for "all".
 settings.register_profile("few", derandomize=True, deadline=None, max_examples=5)
-settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True, max_examples=40)
+settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True, max_examples=50)
 settings.register_profile("all", derandomize=False, deadline=None, print_blob=True, max_examples=100)
 settings.register_profile("same", derandomize=True, deadline=None, max_examples=30)
 settings.load_profile("same")
