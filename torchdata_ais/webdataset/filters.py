@@ -38,6 +38,8 @@ def default_collation_fn(
 ) -> Any:
     """Make one batch of samples.
 
+    Numbers become numpy arrays, tensors and arrays are stacked, and others become lists.
+
     Args:
         samples: Dicts with the same fields, or tuples (lists) of the same length; at least one.
         combine_tensors: Whether to stack tensors and arrays; else they become a list.
@@ -66,10 +68,8 @@ def default_collation_fn(
     return columns if isinstance(samples[0], Mapping) else tuple(columns.values())
 
 
-def _combined(
-    values: Sequence[Any], combine_tensors: bool = True, combine_scalars: bool = True, name: str = ""
-) -> Any:
-    """Make one column of `values`."""
+def _combined(values: Sequence[Any], combine_tensors: bool, combine_scalars: bool, name: str) -> Any:
+    """Return one column of `values`."""
     first = values[0]
     if isinstance(first, (int, float, np.number, np.bool_)):
         return np.array(values) if combine_scalars else values
