@@ -252,7 +252,7 @@ class PipeDataset(IterableDataset[Any]):
         return True
 
     def __getstate__(self) -> object:
-        # The epoch goes by itself: it stays in shared memory.
+        # The epoch goes by itself: it stays in shared memory. The chain is of this copy of the pipe.
         rest = {name: value for name, value in vars(self).items() if name not in ("_next_epoch", "_chain")}
         return self._next_epoch, sendable(rest)
 
@@ -314,6 +314,7 @@ class PipeDataset(IterableDataset[Any]):
 
     @cached_property
     def _chain(self) -> tuple[list[str], Callable[[], Part | None]]:
+        """Names of the stages, and the function that saves them."""
         return stage_names(self._pipe), saver(self._pipe)
 
     def state_dict(self) -> dict[str, Any]:
@@ -333,8 +334,8 @@ class PipeDataset(IterableDataset[Any]):
         number, instance = _among_all(share)
         plan, instances = self._plan, None
         if plan is not None:
-            stands: Part = save() or unpack(plan.initial_state())
-            instances = [stands]
+            part: Part = save() or unpack(plan.initial_state())
+            instances = [part]
         return to_plain(
             StreamState(
                 stages=names,
