@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSourceLister
-from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse
+from torchdata_ais.loaders.instance import InstancePlan, begin, state_packer
 from torchdata_ais.ranks.listing import shard_instance
 from torchdata_ais.state import SharedState, pack, unpack
 from torchdata_ais.testing import example_shards
@@ -101,7 +101,7 @@ def advance(make: Any, plan: InstancePlan, steps: int) -> tuple[list[Any], bytes
             items.append(next(source))
         except StopIteration:
             break
-    return items, pack_or_refuse(pipe)
+    return items, state_packer(pipe)()
 
 
 @SEEDS

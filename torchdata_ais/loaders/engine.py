@@ -16,7 +16,7 @@ from torchdata_ais._util.arguments import check_number
 from torchdata_ais._util.world import World
 from torchdata_ais.dataloader2 import DataLoader2, MultiProcessingReadingService
 from torchdata_ais.errors import UsageError
-from torchdata_ais.loaders.instance import InstancePlan, begin, pack_or_refuse, packer
+from torchdata_ais.loaders.instance import InstancePlan, begin, state_packer
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.observe.diagnosis.batch_records import BatchRecorder, Recorded
 from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
@@ -120,7 +120,7 @@ class InProcessEngine(Engine):
 
     def state(self) -> bytes | None:
         """Return the current state of the pipe."""
-        return pack_or_refuse(self._settings.pipe)
+        return state_packer(self._settings.pipe)()
 
     def epoch(self, plans: Sequence[InstancePlan]) -> Iterator[Step]:
         """Yield the steps; the state of each is taken right after it."""
@@ -137,9 +137,9 @@ class InProcessEngine(Engine):
                 if self._recorder is not None:
                     self._recorder.begin(pipe)
                     items = self._recorder.watch(items)
-                report = packer(pipe) if stateful else None
+                pack_state = state_packer(pipe) if stateful else None
                 for item in items:
-                    yield item, 0, None if report is None else report()
+                    yield item, 0, None if pack_state is None else pack_state()
 
     def reports(self) -> list[Report]:
         """Return the counts of the pipe."""
@@ -164,14 +164,14 @@ class _Tail(Pipe[Any]):
             begin(self._source, extras)
 
     def _ais_envelope(self) -> bytes | None:
-        report: Callable[[], bytes | None] | None = self._live
-        return None if report is None else report()
+        pack_state: Callable[[], bytes | None] | None = self._live
+        return None if pack_state is None else pack_state()
 
     def _items(self) -> Iterator[object]:
         self._live = None  # no state before the first item
-        report = packer(self._source) if self._stateful else None
+        pack_state = state_packer(self._source) if self._stateful else None
         for item in iterate(self._source):
-            self._live = report
+            self._live = pack_state
             yield item
 
 

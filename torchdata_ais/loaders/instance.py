@@ -70,19 +70,17 @@ def begin(tail: IterDataPipe[object], plan: InstancePlan) -> None:
         restore(tail, part, plan.digests)
 
 
-def pack_or_refuse(tail: IterDataPipe[object]) -> bytes | None:
-    """Return the position of `tail` as bytes, or why it has none.
+def state_packer(tail: IterDataPipe[object]) -> Callable[[], bytes | None]:
+    """Return a function that packs the state of `tail`, or why it has none.
 
-    None before its iteration. The state may never be requested, so its error must not end the epoch.
+    The function returns None before an iteration. The state may never be requested, so its error must not end the
+    epoch. The graph of `tail` is walked here, and must stay as it is.
     """
-    return packer(tail)()
-
-
-def packer(tail: IterDataPipe[object]) -> Callable[[], bytes | None]:
-    """Return `pack_or_refuse` of `tail` as a function for each step.
-
-    The graph of `tail` is walked once, and must stay as it is.
-    """
+    try:
+        save = saver(tail)
+    except StateError as error:
+        refused = _refused(error)
+        return lambda: refused
 
     def packed() -> bytes | None:
         try:
@@ -91,11 +89,6 @@ def packer(tail: IterDataPipe[object]) -> Callable[[], bytes | None]:
             return _refused(error)
         return None if state is None else pack(state)
 
-    try:
-        save = saver(tail)
-    except StateError as error:
-        refused = _refused(error)
-        return lambda: refused
     return packed
 
 

@@ -127,9 +127,9 @@ def save(tail: IterDataPipe[object]) -> InstanceState | None:
 
 
 def saver(tail: IterDataPipe[object]) -> Callable[[], InstanceState | None]:
-    """Return `save` of the pipe as a function that does not walk the graph.
+    """Return a function that saves the pipe as `save` does, for each step.
 
-    The graph must stay as it is.
+    The graph is walked here, and must stay as it is.
     """
     stages, reader = chain_of(tail)
     seeds = [seed for _, seed in _seeded(tail)]
