@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 import ssl
+import sys
 import time
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -36,6 +37,7 @@ for _name in ("urllib3.connectionpool", "urllib3.util.retry"):  # they log URLs 
 
 _LOOK_S = 1.0  # how often to look for connections that have been idle for too long
 _SAFE = ("GET", "HEAD")  # may be sent again when it is unknown whether they were answered
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _HOSTS = 256  # pools kept per manager; a cluster has a pool for each target
 
 
@@ -193,6 +195,8 @@ def proxy_for(url: str) -> str | None:
     host = parts.hostname or ""
     if host == "localhost" or host.endswith(".localhost") or _is_loopback(host):
         return None
+    if sys.platform == "linux" and not any(name in os.environ for name in _PROXIES):
+        return None  # getproxies looks at each variable, of which a pod has hundreds
     proxies = getproxies()
     proxy = (proxies.get(parts.scheme) or proxies.get("all") or "").strip()
     if not proxy or proxy_bypass(host):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -126,6 +127,23 @@ def test_proxies_come_from_the_environment_but_never_for_this_machine(monkeypatc
     assert pools.proxy_for("https://far.example/x") == "http://proxy:3129"
     for host in ("localhost", "127.0.0.1", "127.9.9.9", "[::1]", "a.localhost", "inside.example"):
         assert pools.proxy_for(f"http://{host}:80/x") is None
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
+def test_each_name_of_a_proxy_counts(monkeypatch, name):
+    for one in pools._PROXIES:
+        monkeypatch.delenv(one, raising=False)
+    assert pools.proxy_for("http://far.example/x") is None
+    monkeypatch.setenv(name, "http://proxy:3128")
+    assert pools.proxy_for("http://far.example/x") == "http://proxy:3128"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have settings of the system, too")
+def test_a_request_does_not_look_at_each_variable(monkeypatch):
+    for one in pools._PROXIES:
+        monkeypatch.delenv(one, raising=False)
+    monkeypatch.setattr(pools, "getproxies", None)
+    assert pools.proxy_for("http://far.example/x") is None
 
 
 def test_certificate_files_that_are_none_are_named(tmp_path):
