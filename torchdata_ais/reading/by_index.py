@@ -22,7 +22,6 @@ from functools import lru_cache
 
 import xxhash
 
-from torchdata_ais._util.files import open_regular
 from torchdata_ais.errors import AISError, ReadError, SampleIndexError, ShardError, TruncatedShardError
 from torchdata_ais.index import SampleReference, stored_text
 from torchdata_ais.reading.requests import (
@@ -42,6 +41,7 @@ from torchdata_ais.store import (
     ConcurrencyLimit,
     ObjectCache,
     ObjectMetadata,
+    OpenFiles,
     Stats,
     StoreOptions,
     batch_group,
@@ -99,6 +99,7 @@ class Fetching:
 
     def __init__(self, options: Sequence[StoreOptions], cache: ObjectCache | None, stats: Stats) -> None:
         self._options, self._cache, self._stats = options, cache, stats
+        self._files = OpenFiles()
         self._ready = threading.Condition()  # there is something to fetch
         self._there = threading.Condition()  # notifies the consumer of results
         self._awaited: Chunk | None = None
@@ -119,7 +120,7 @@ class Fetching:
         remote = []
         for request in chunk.requests:
             if place_of(request.shard.name).kind == "file":
-                _will_need(request)
+                self._will_need(request)
                 chunk.in_files.update(dict.fromkeys(request.wanted, request))
             else:
                 remote.append(request)
@@ -130,6 +131,12 @@ class Fetching:
             self._tasks.extend(tasks)
             self._start_threads()
             self._ready.notify(len(tasks))
+
+    def _will_need(self, request: Request) -> None:
+        """Advise the system that a part of a file will be read."""
+        with suppress(OSError, ValueError):  # an error is raised when it is read
+            file = self._files.open(request.shard.name)
+            os.posix_fadvise(file.fileno(), request.start, request.length, os.POSIX_FADV_WILLNEED)
 
     def _start_threads(self) -> None:
         """Start missing threads. Called with the lock held."""
@@ -177,6 +184,7 @@ class Fetching:
         for thread in self._threads:  # forking with threads is for none: they are gone in a moment
             thread.join(max(0.0, due - time.monotonic()))
         self._watching.close()
+        self._files.close()
 
     def _work(self) -> None:
         """Fetch requested chunks until the reader is closed."""
@@ -290,7 +298,10 @@ class Fetching:
         )
         stats = Stats()
         pace = self._pace(request) if place.kind == "object" else None
-        data = read_range(place, start, length, options, known=facts, stats=stats, cancel=cancel, pace=pace)
+        data = read_range(
+            place, start, length, options,
+            known=facts, stats=stats, cancel=cancel, pace=pace, files=self._files,
+        )  # fmt: skip
         self._stats.bytes += stats.bytes or len(data)
         self._stats.retries += stats.retries
         return data
@@ -319,12 +330,6 @@ class Fetching:
         return concurrency_limit_of(
             place_of(request.shard.name).endpoint or options.endpoint, options.node_requests
         )
-
-
-def _will_need(request: Request) -> None:
-    """Advise the system that a part of a file will be read."""
-    with suppress(OSError), open_regular(request.shard.name) as file:  # an error is raised when it is read
-        os.posix_fadvise(file.fileno(), request.start, request.length, os.POSIX_FADV_WILLNEED)
 
 
 def _with_key(error: AISError, reference: SampleReference) -> AISError:

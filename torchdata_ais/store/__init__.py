@@ -4,7 +4,7 @@ It does not import torch.
 """
 
 from torchdata_ais.store.objects.cache import Kept, ObjectCache
-from torchdata_ais.store.objects.files import file_url
+from torchdata_ais.store.objects.files import OpenFiles, file_url
 from torchdata_ais.store.objects.listing import list_objects, options_with
 from torchdata_ais.store.objects.packed_urls import PackedURLs
 from torchdata_ais.store.objects.pages import list_buckets
@@ -39,6 +39,7 @@ __all__ = [
     "Kept",
     "ObjectCache",
     "ObjectMetadata",
+    "OpenFiles",
     "PackedURLs",
     "RequestRecord",
     "Retry",

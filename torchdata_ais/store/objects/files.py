@@ -10,9 +10,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from io import FileIO
+from io import BufferedReader, FileIO
 from itertools import islice
 
+from torchdata_ais._util.files import open_regular
 from torchdata_ais.errors import (
     AuthError,
     ChecksumError,
@@ -32,6 +33,7 @@ from torchdata_ais.urls.parsing import archive_ending
 
 _POLL_S = 0.1  # how soon a reader that waits for a pipe notices that it was closed
 _LOOKS = 10_000  # files of a folder that an error looks at
+_KEPT = 128  # files that a reader of ranges keeps open
 
 
 class FileReader(Reader):
@@ -169,6 +171,29 @@ class FileReader(Reader):
         what = f"{self._name}: the file changed: {difference}"
         todo = "do not write to a file that is being read"
         return ObjectChangedError.at(what, todo=todo, url=self._path, offset=self._offset)
+
+
+class OpenFiles:
+    """Files that stay open between reads of their ranges: the last 128.
+
+    Opening a file takes longer than reading a small range of it. A file that is replaced meanwhile is read as it was.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, BufferedReader] = {}  # the last used is the last
+
+    def open(self, path: str) -> BufferedReader:
+        """Return the open file; errors as of `open_regular`."""
+        file = self._files.pop(path, None) or open_regular(path)
+        self._files[path] = file
+        if len(self._files) > _KEPT:
+            self.close(next(iter(self._files)))
+        return file
+
+    def close(self, path: str | None = None) -> None:
+        """Close one file, or all."""
+        for name in [*self._files] if path is None else [path]:
+            self._files.pop(name).close()
 
 
 def path_todo(path: str) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,9 @@ from urllib.parse import urljoin, urlsplit
 import xxhash
 from urllib3.response import BaseHTTPResponse
 
-from torchdata_ais._util.files import naming, open_regular
+from torchdata_ais._util.files import naming
 from torchdata_ais.errors import AISError, NotFoundError, ObjectChangedError, ReadError, UsageError
-from torchdata_ais.store.objects.files import file_facts, open_error, reading_failed
+from torchdata_ais.store.objects.files import OpenFiles, file_facts, open_error, reading_failed
 from torchdata_ais.store.objects.pages import list_bucket
 from torchdata_ais.store.transport import tokens
 from torchdata_ais.store.transport.attempts import Attempts, Failed, retried
@@ -386,6 +386,7 @@ def read_range(
     stats: Stats | None = None,
     cancel: Cancel | None = None,
     pace: ConcurrencyLimit | None = None,
+    files: OpenFiles | None = None,
 ) -> bytes:
     """Return at most `length` bytes of an object from byte `start` on.
 
@@ -401,6 +402,7 @@ def read_range(
         stats: Counts bytes and retries.
         cancel: Ends the call, from any thread. One serves one call at a time.
         pace: Bounds the requests in flight.
+        files: Keeps a file open for the next read of it.
 
     Memory: the returned bytes.
 
@@ -416,7 +418,8 @@ def read_range(
     if length < 1:
         return b""
     if place.kind == "file":
-        return _of_file(place, start, length, known)
+        with nullcontext(files) if files is not None else closing(OpenFiles()) as opened:
+            return _of_file(place, start, length, known, opened)
     target = place.url()
     stats = stats or Stats()
 
@@ -457,21 +460,23 @@ def read_range(
     return data
 
 
-def _of_file(place: Location, start: int, length: int, known: ObjectMetadata | None) -> bytes:
+def _of_file(
+    place: Location, start: int, length: int, known: ObjectMetadata | None, files: OpenFiles
+) -> bytes:
     try:
-        file = open_regular(place.name)
+        file = files.open(place.name)
     except (OSError, ValueError) as error:
         raise open_error(place.name, error) from error
-    with file:
-        found = file_facts(file.fileno())
-        difference = known.difference(found) if known is not None else ""
-        if difference:
-            raise _changed(place, difference)
-        try:
-            # A forged length is not requested: its memory would be allocated first.
-            return os.pread(file.fileno(), max(0, min(length, (found.size or 0) - start)), start)
-        except OSError as error:
-            raise reading_failed(place.name, start, error) from error
+    found = file_facts(file.fileno())
+    difference = known.difference(found) if known is not None else ""
+    if difference:
+        raise _changed(place, difference)
+    try:
+        # A forged length is not requested: its memory would be allocated first.
+        return os.pread(file.fileno(), max(0, min(length, (found.size or 0) - start)), start)
+    except OSError as error:
+        files.close(place.name)  # a network file system may find it again
+        raise reading_failed(place.name, start, error) from error
 
 
 def _check(response: BaseHTTPResponse, place: Location, known: ObjectMetadata) -> None:
