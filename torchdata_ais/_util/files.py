@@ -80,11 +80,34 @@ def whole_file(path: Path, *, on_disk: bool = False) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
         unfinished.replace(path)
+        if on_disk:
+            sync_folder(path.parent)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename == str(unfinished):  # users do not know this name
             error.filename, error.filename2 = str(path), None
         raise
+
+
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # of file systems that cannot
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Make the names in a folder survive a power cut.
+
+    Nothing is done in a folder that cannot be read, or on a file system that refuses.
+    """
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(fd)
 
 
 def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:

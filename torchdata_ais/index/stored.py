@@ -18,6 +18,7 @@ import pyarrow as pa
 import xxhash
 from filelock import FileLock, Timeout
 
+from torchdata_ais._util.files import sync_folder
 from torchdata_ais.errors import AISError, NotFoundError, SampleIndexError, StallError, UsageError
 from torchdata_ais.index.format import (
     COUNTS,
@@ -126,6 +127,7 @@ class CopiedFolder:
                 if whole:
                     # Only a complete file gets this name, so readers need no lock.
                     part.replace(self._path / kept)
+                    sync_folder(self._path)
                     return
                 part.unlink()  # started by a killed process on a disk that lost some of it, or the source is damaged
                 if not again:

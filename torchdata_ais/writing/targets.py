@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import xxhash
 
-from torchdata_ais._util.files import name_file, naming
+from torchdata_ais._util.files import name_file, naming, sync_folder
 from torchdata_ais.errors import NotFoundError, UsageError
 from torchdata_ais.store import StoreOptions, put_object
 from torchdata_ais.tar.compression import load_zstd
@@ -116,6 +116,7 @@ class FileTarget(_Kept):
         os.replace(self._kept_in, self._path)  # noqa: PTH105 - text in, text out
         self._finalizer.detach()
         self._file.close()
+        sync_folder(os.path.dirname(self._path))  # noqa: PTH120 - text in, text out
 
 
 class ObjectTarget(_Kept):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from helpers.disk_calls import disk_calls
 
-from torchdata_ais._util.files import whole_file
+from torchdata_ais._util.files import sync_folder, whole_file
 
 
 def test_the_file_of_before_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -28,7 +30,24 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     for on_disk in (True, False):
         with whole_file(tmp_path / "a.json", on_disk=on_disk) as file:
             file.write(b"new")
-    assert done == ["3 bytes", "replace a.json", "replace a.json"]
+    assert done == ["3 bytes", "replace a.json", "folder", "replace a.json"]
+
+
+def test_a_folder_that_cannot_be_synced_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Network file systems refuse it; a full or broken disk is an error."""
+
+    def fails(number: int) -> Callable[[int], None]:
+        def fsync(_fd: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return fsync
+
+    for number in (errno.EINVAL, errno.ENOTSUP):
+        monkeypatch.setattr(os, "fsync", fails(number))
+        sync_folder(tmp_path)
+    monkeypatch.setattr(os, "fsync", fails(errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        sync_folder(tmp_path)
 
 
 def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_a_shard_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     done = disk_calls(monkeypatch)
     with TarWriter(tmp_path / "s.tar") as writer:
         writer.write(SAMPLES[0])
-    assert done == [f"{(tmp_path / 's.tar').stat().st_size} bytes", "replace s.tar"]
+    assert done == [f"{(tmp_path / 's.tar').stat().st_size} bytes", "replace s.tar", "folder"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

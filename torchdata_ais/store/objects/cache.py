@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from torchdata_ais._util.arguments import check_number, checked_options
-from torchdata_ais._util.files import open_regular
+from torchdata_ais._util.files import open_regular, sync_folder
 from torchdata_ais.errors import AISError, StallError, UsageError
 from torchdata_ais.errors.text import Remedy
 from torchdata_ais.store.objects.single import head_object
@@ -152,15 +152,6 @@ def remove(path: Path) -> None:
         if not stat.S_ISDIR(path.lstat().st_mode):
             raise
         shutil.rmtree(path)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a power cut."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 _log = logging.getLogger("torchdata_ais")

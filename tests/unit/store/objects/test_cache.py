@@ -72,8 +72,9 @@ def test_a_copy_is_on_the_disk_before_it_has_its_name(
     copies = (tmp_path / "node").glob("*/*.arrow")
     expected = {path.name: f"{path.stat().st_size} bytes" for path in copies}
     assert len(expected) == 2
-    names = [call.removeprefix("replace ") for call in done[1::2]]
-    assert dict(zip(names, done[::2], strict=True)) == expected
+    names = [call.removeprefix("replace ") for call in done[1::3]]
+    assert dict(zip(names, done[::3], strict=True)) == expected
+    assert done[2::3] == ["folder", "folder"]
 
 
 def test_a_link_in_the_place_of_the_folder_is_an_error(index: SampleIndex, tmp_path: Path) -> None:
