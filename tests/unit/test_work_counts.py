@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from torchdata_ais import AISFileLoader, SampleDecoder, ais_loader, as_dataset
+from torchdata_ais import AISFileLoader, SampleDataset, SampleDecoder, SampleIndex, ais_loader, as_dataset
 from torchdata_ais.loaders import engine
 from torchdata_ais.local import LocalCluster
 from torchdata_ais.store import StoreOptions, open_blocks, read_batch
@@ -116,6 +116,7 @@ LIMITS = {
     "a batch of a loader with a trace": 130,
     "a state of a worker's step": 68,
     "a state of a dataset": 78,
+    "a sample by its number": 600,
 }
 
 
@@ -170,6 +171,12 @@ def test_calls_per_state_of_a_dataset(shards: dict[int, str]) -> None:
     next(items)
     dataset.state_dict()
     check_least("a state of a dataset", lambda: calls(dataset.state_dict))
+
+
+def test_calls_per_sample_by_its_number(shards: dict[int, str]) -> None:
+    dataset = SampleDataset(SampleIndex.build(shards[FEW], method="read"))
+    assert dataset[1]["__key__"] == "000001"
+    check_least("a sample by its number", lambda: calls(lambda: dataset[5]))
 
 
 def test_calls_per_block_of_a_body(shards: dict[int, str]) -> None:

