@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -107,6 +108,29 @@ def test_a_range_alone_leaves_no_file_open(tmp_path: Path) -> None:
     (name,) = write(tmp_path, shards=1, samples=1)
     assert len(read_range(name, 0, 512, OPTIONS)) == 512
     assert open_shards() == []
+
+
+def test_files_are_closed_where_the_process_may_open_no_more(tmp_path: Path) -> None:
+    names = write(tmp_path, shards=30, samples=1)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+    files = OpenFiles()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, limits[1]))
+        for fd in taken[4:]:
+            os.close(fd)
+        del taken[4:]
+        for name in names:
+            assert len(read_range(name, 0, 512, OPTIONS, files=files)) == 512
+        files.close()
+        taken += [os.open("/dev/null", os.O_RDONLY) for _ in range(4)]
+        with pytest.raises(ReadError, match="Too many open files"):
+            read_range(names[0], 0, 512, OPTIONS, files=files)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        files.close()
+        for fd in taken:
+            os.close(fd)
 
 
 def test_a_file_that_cannot_be_read_is_opened_again(

@@ -184,11 +184,20 @@ class OpenFiles:
 
     def open(self, path: str) -> BufferedReader:
         """Return the open file; errors as of `open_regular`."""
-        file = self._files.pop(path, None) or open_regular(path)
+        file = self._files.pop(path, None) or self._opened(path)
         self._files[path] = file
         if len(self._files) > _KEPT:
             self.close(next(iter(self._files)))
         return file
+
+    def _opened(self, path: str) -> BufferedReader:
+        try:
+            return open_regular(path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._files:
+                raise
+        self.close()  # those are not needed
+        return open_regular(path)
 
     def close(self, path: str | None = None) -> None:
         """Close one file, or all."""
