@@ -67,6 +67,8 @@ def test_promise_6_twice_the_text_takes_twice_the_time(name: str) -> None:
 @pytest.mark.parametrize("part", range(3))
 def test_promise_6_an_error_of_64_kib_is_made_in_bounded_time(part: int) -> None:
     slow = {}
+    # 0.5 s where a call of str() takes 0.1 us; a machine that is half as fast has twice as long.
+    most = 80 * min(_seconds(lambda _: [str(number) for number in range(60_000)], "") for _ in range(5))
     for shape in SHAPES[part::3]:
         text = (shape * (64 << 10))[: 64 << 10]
         for function in (
@@ -76,10 +78,11 @@ def test_promise_6_an_error_of_64_kib_is_made_in_bounded_time(part: int) -> None
             ReadError,
             lambda text: ReadError.at(text, url=text, member=text),
         ):
-            begin = time.process_time()
-            function(text)
-            if (took := time.process_time() - begin) > 5 * 0.05:
-                slow[shape] = took
+            for _ in range(5):
+                if (took := _seconds(function, text)) <= most:
+                    break
+            else:
+                slow[shape] = took, most
     assert not slow
 
 
