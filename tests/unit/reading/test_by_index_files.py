@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from torchdata_ais import AISSampleReader, SampleIndex
+from torchdata_ais._util.files import open_regular
 from torchdata_ais.errors import ObjectChangedError, ReadError
 from torchdata_ais.store import OpenFiles, StoreOptions, read_range
 from torchdata_ais.store.objects import files as module
@@ -26,23 +27,22 @@ MOST = 128
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the shards that were opened, in order."""
     names: list[str] = []
-    make = module.open_regular
 
     def noted(path: Any) -> Any:
         names.append(Path(path).name)
-        return make(path)
+        return open_regular(path)
 
     monkeypatch.setattr(module, "open_regular", noted)
     return names
 
 
-def open_shards() -> list[str]:
-    """Return the names of the shards that are open in this process."""
+def open_shards(folder: Path) -> list[str]:
+    """Return the names of the shards of a folder that are open in this process."""
     found = []
     for link in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # of the folder itself
             target = link.readlink()
-            if ".tar" in target.suffix:
+            if target.parent == folder:
                 found.append(target.name)
     return found
 
@@ -71,7 +71,7 @@ def test_an_epoch_of_random_reads_opens_each_file_once(tmp_path: Path, opened: l
         opened.clear()
         assert sorted(texts(pipe)) == sorted(b"%d-%d" % (shard, n) for shard in range(5) for n in range(40))
         assert sorted(opened) == [f"{shard:03d}.tar" for shard in range(5)]
-        assert open_shards() == []
+        assert open_shards(tmp_path) == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="lists open files by /proc")
@@ -79,9 +79,9 @@ def test_a_reader_that_is_left_closes_its_files(tmp_path: Path) -> None:
     index = SampleIndex.build(write(tmp_path, shards=3, samples=40), method="read")
     samples = iter(AISSampleReader(index, shuffle="samples", seed=1))
     next(samples)
-    assert open_shards() != []
+    assert open_shards(tmp_path) != []
     samples.close()  # type: ignore[attr-defined]
-    assert open_shards() == []
+    assert open_shards(tmp_path) == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="lists open files by /proc")
@@ -91,23 +91,23 @@ def test_the_last_128_files_stay_open(tmp_path: Path, opened: list[str]) -> None
     try:
         for name in names:
             read_range(name, 0, 512, OPTIONS, files=files)
-        assert len(open_shards()) == MOST
+        assert len(open_shards(tmp_path)) == MOST
         read_range(names[2], 0, 512, OPTIONS, files=files)  # the longest unused one: now it is the last used
         assert opened == [Path(name).name for name in names]
         read_range(names[0], 0, 512, OPTIONS, files=files)
         read_range(names[2], 0, 512, OPTIONS, files=files)
         assert opened[MOST + 2 :] == ["000.tar"]
-        assert len(open_shards()) == MOST
+        assert len(open_shards(tmp_path)) == MOST
     finally:
         files.close()
-    assert open_shards() == []
+    assert open_shards(tmp_path) == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="lists open files by /proc")
 def test_a_range_alone_leaves_no_file_open(tmp_path: Path) -> None:
     (name,) = write(tmp_path, shards=1, samples=1)
     assert len(read_range(name, 0, 512, OPTIONS)) == 512
-    assert open_shards() == []
+    assert open_shards(tmp_path) == []
 
 
 def test_files_are_closed_where_the_process_may_open_no_more(tmp_path: Path) -> None:
