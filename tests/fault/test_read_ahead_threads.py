@@ -104,7 +104,7 @@ def test_an_interrupted_read_is_no_end(cluster: LocalCluster, monkeypatch: pytes
 def test_a_block_lost_to_ctrl_c_is_not_followed_by_others(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # With a fixed clock the thread never reads again after the consumer has begun to read for itself.
+    # With a fixed clock the thread never reads again after the consumer started to read for itself.
     cluster.faults.add(Bandwidth(60e6))
     monkeypatch.setattr(read_ahead, "time", types.SimpleNamespace(monotonic=lambda: 1.0))
     with open_blocks("ais://b/s-0.tar", options(cluster, prefetch_bytes=256 << 10)) as blocks:

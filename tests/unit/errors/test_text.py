@@ -40,6 +40,11 @@ def _seconds(function: Callable[[str], object], text: str) -> float:
     return time.process_time() - begin
 
 
+def _many_calls(_text: str) -> list[str]:
+    """Take 5 to 6 ms on a machine where the limits of the tests hold as they are."""
+    return [str(number) for number in range(60_000)]
+
+
 def test_the_shapes_are_many() -> None:
     assert len(set(SHAPES)) >= 30
 
@@ -54,9 +59,9 @@ def test_promise_6_twice_the_text_takes_twice_the_time(name: str) -> None:
         before, after = AROUND[number % len(AROUND)]
         once, twice = (f"{before}{(shape * count)[:count]}{after}" for count in (size, 2 * size))
         first = second = float("inf")
-        for _ in range(20):  # the least of a few: another process may have had the caches
+        for _ in range(12):  # the least of a few: another process may have had the caches
             first, second = min(first, _seconds(function, once)), min(second, _seconds(function, twice))
-            if second < 3 * first or second < 0.005:  # a square takes four times as long
+            if second < 2.5 * first or second < 0.002:
                 break
         else:
             slow[shape, after] = first, second
@@ -67,8 +72,6 @@ def test_promise_6_twice_the_text_takes_twice_the_time(name: str) -> None:
 @pytest.mark.parametrize("part", range(3))
 def test_promise_6_an_error_of_64_kib_is_made_in_bounded_time(part: int) -> None:
     slow = {}
-    # 0.5 s where a call of str() takes 0.1 us; a machine that is half as fast has twice as long.
-    most = 80 * min(_seconds(lambda _: [str(number) for number in range(60_000)], "") for _ in range(5))
     for shape in SHAPES[part::3]:
         text = (shape * (64 << 10))[: 64 << 10]
         for function in (
@@ -79,10 +82,12 @@ def test_promise_6_an_error_of_64_kib_is_made_in_bounded_time(part: int) -> None
             lambda text: ReadError.at(text, url=text, member=text),
         ):
             for _ in range(5):
-                if (took := _seconds(function, text)) <= most:
+                # A slow machine may take as long as for so many calls of str(), measured at the same moment.
+                took = _seconds(function, text)
+                if took <= 5 * 0.05 or took <= 40 * _seconds(_many_calls, text):
                     break
             else:
-                slow[shape] = took, most
+                slow[shape] = took
     assert not slow
 
 
