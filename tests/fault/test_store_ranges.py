@@ -19,6 +19,7 @@ from torchdata_ais.errors import (
     UsageError,
 )
 from torchdata_ais.store import Retry, StoreOptions, read_range
+from torchdata_ais.store.transport import body as body_module
 from torchdata_ais.store.transport.metadata import ObjectMetadata
 
 BODY = random.Random(1).randbytes(1000)
@@ -72,6 +73,28 @@ def test_promise_1_what_is_not_as_asked_is_asked_for_again(wrong: bytes) -> None
     assert read(wrong, GOOD) == BODY[100:150]
     with pytest.raises(TransportError):
         read(wrong)
+
+
+LONG = random.Random(2).randbytes(300_000)
+
+
+@pytest.mark.parametrize("ahead", [8192, 10_000, 1 << 20])
+@pytest.mark.parametrize("size", [1, 8191, 8192, 8193, 16_384, 131_072, 131_073, 299_900, 300_000])
+def test_promise_1_a_long_range_is_received_in_steps(
+    monkeypatch: pytest.MonkeyPatch, ahead: int, size: int
+) -> None:
+    monkeypatch.setattr(body_module, "_AHEAD", ahead)
+    start = min(100, len(LONG) - size)
+    data = LONG[start : start + size]
+    part = answer(start, start + size - 1, data, total=str(len(LONG)))
+    whole = answer(0, 0, LONG, code="200 OK")
+    unknown = b"HTTP/1.1 200 OK\r\nAis-Version: 1\r\nConnection: close\r\n\r\n" + LONG
+    for good in (part, whole, unknown):
+        assert read(good, start=start, length=size) == data
+    for cut in {1, (size + 1) // 2, size}:
+        assert read(part[: len(part) - cut], part, start=start, length=size) == data
+        with pytest.raises(ReadError, match="broke off"):
+            read(part[: len(part) - cut], start=start, length=size, attempts=1)
 
 
 def test_errors_say_what_they_are() -> None:

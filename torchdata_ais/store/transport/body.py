@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from http.client import HTTPException, HTTPResponse, RemoteDisconnected
-from io import BytesIO
+from io import BufferedReader, BytesIO, RawIOBase
 from math import inf
 from traceback import clear_frames
 from typing import Any, TypeVar
@@ -360,6 +360,11 @@ class ChunkedBody:
 
         `receive` is called in place of `received`, which it calls. A broken body or frame is an `HTTPException`.
         """
+        at = self._at
+        if size <= self._left and size <= self._end - at:  # all is in the buffer, as usual
+            self._at = at + size
+            self._left -= size
+            return bytes(self._view[at : at + size])
         self._receive = receive or self.received
         parts, came, put = self._parts, 0, 0
         whole: BytesIO | None = None
@@ -466,13 +471,29 @@ class ChunkedBody:
 
 _PIECE = 128 << 10  # must come within the stall timeout
 _MIB = 1 << 20
-_AHEAD = 4 * _MIB
+_AHEAD = 16 * _MIB
 
 
 def _clear_frames(error: BaseException) -> None:
     """Clear local variables of the frames that an error has ended."""
     for one in with_causes(error):
         clear_frames(one.__traceback__)
+
+
+class _Receiving(RawIOBase):
+    """The next `size` bytes that `receive` puts into a view, as a file."""
+
+    def __init__(self, receive: Callable[[memoryview], int], size: int) -> None:
+        self._receive = receive
+        self._left = size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, view: memoryview) -> int:  # type: ignore[override]
+        count = self._receive(view[: self._left]) if self._left else 0
+        self._left -= count
+        return count
 
 
 class WholeBody:
@@ -522,21 +543,22 @@ class WholeBody:
         return data
 
     def _filled(self, size: int) -> bytes:
-        whole = BytesIO()  # it returns its contents without a copy
-        came = there = 0
-        while came == there < size:
-            there = min(size, there + _AHEAD)  # memory for promised bytes is allocated in steps
-            whole.seek(there - 1)
-            whole.write(b"\0")
-            with whole.getbuffer() as view:
-                try:
-                    while came < there and (count := self._received(view[came : min(there, came + _PIECE)])):
-                        came += count
-                except BaseException as error:
-                    _clear_frames(error)  # they hold parts of `view`, with which `whole` cannot be closed
-                    raise
-        whole.truncate(came)
-        return whole.getvalue()
+        """Return the next bytes of a body that is not chunked."""
+        step = min(size, _AHEAD)  # memory for promised bytes is allocated in steps
+        # It receives into memory that becomes the result: without zeros before, without a copy after.
+        source = BufferedReader(_Receiving(self._received, size))
+        try:
+            data = source.read(step)
+            if step == size:
+                return data
+            whole = BytesIO()
+            while data:
+                whole.write(data)
+                data = source.read(min(size - whole.tell(), _AHEAD))
+            return whole.getvalue()
+        except BaseException as error:
+            _clear_frames(error)  # they hold views of memory that is free now
+            raise
 
     def _received(self, view: memoryview) -> int:
         """Receive into `view`, within the time that there is for each 128 KiB."""

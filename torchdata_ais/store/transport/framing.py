@@ -69,10 +69,20 @@ class StrictResponse(HTTPResponse):
         return data
 
     def read_into(self, view: memoryview) -> int:
-        """Fill `view` from a body that is not chunked, less only at its end."""
-        count = self.readinto(view)
-        if count < len(view) and self.length:
-            raise IncompleteRead(b"", self.length)
+        """Fill a part of `view` by one read of the socket; return 0 at the end.
+
+        The body is not chunked.
+        """
+        if self.fp is None:
+            return 0
+        left: int | None = self.length  # None: the body ends with the connection
+        count: int = self.fp.readinto1(view if left is None else view[:left])
+        if left is not None:
+            if left and not count:
+                raise IncompleteRead(b"", left)
+            self.length = left - count
+        if not count or self.length == 0:
+            self._close_conn()  # type: ignore[attr-defined]
         return count
 
 
