@@ -11,8 +11,9 @@ from torchdata_ais.index import SampleReference, ShardRow
 
 # Bytes between two wanted samples that cost less than another request, if no more than those wanted.
 _GAP = 16 << 10
-# Bytes of adjacent samples that are requested at once: the first of them should not wait for all.
-_MOST_AT_ONCE = 4 << 20
+# Bytes of adjacent samples that are requested at once: the first of them should not wait for all. It is more than a
+# chunk of the default window has, and than a run.
+_MOST_AT_ONCE = 10 << 20
 _FEW = 8  # ranges for which a batch of them does not pay
 _LARGE = 1 << 20  # bytes of a range that is worth a separate request
 _MOST_SAMPLES = 512  # in a chunk
@@ -80,6 +81,7 @@ def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator
     """Yield requested samples in chunks for a window of so many bytes.
 
     A chunk has at least one sample, and at most twice as much as the one before; the first an eighth of the largest.
+    A long run of adjacent samples ends its chunk, which may be a quarter larger for that: then a run is one request.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -89,15 +91,24 @@ def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator
         [1, 2, 2]
     """
     chunk: list[Wanted] = []
-    size = 0
+    size = before = count = 0  # bytes of the chunk, and before the run at its end; samples in that run
+    end: tuple[int, int, int] | None = None
     most_bytes = max(1, window_bytes // _CHUNKS)
     limit = max(1, most_bytes // _SMALLER)
     for one in chain.from_iterable(wanted):
-        if chunk and (size + one.reference.size > limit or len(chunk) >= _MOST_SAMPLES):
+        reference = one.reference
+        adjacent = end == (one.source, reference.number, reference.start)
+        most = limit + limit // 4 if adjacent and not before else limit
+        full = size + reference.size > most or len(chunk) >= _MOST_SAMPLES
+        if chunk and (full or (not adjacent and count > 1 and 2 * (size - before) >= limit)):
             yield chunk
-            chunk, size, limit = [], 0, min(most_bytes, 2 * limit)
+            chunk, size, before, count, limit = [], 0, 0, 0, min(most_bytes, 2 * limit)
+        elif not adjacent:
+            before, count = size, 0
         chunk.append(one)
-        size += one.reference.size
+        size += reference.size
+        count += 1
+        end = one.source, reference.number, reference.start + reference.size
     if chunk:
         yield chunk
 

@@ -12,7 +12,7 @@ import pytest
 from torchdata_ais import SampleIndex
 from torchdata_ais.errors import SampleError, SampleIndexError
 from torchdata_ais.reading.by_index import IndexedReader, run_in
-from torchdata_ais.reading.requests import Wanted, requests_for
+from torchdata_ais.reading.requests import Wanted, chunks_in, requests_for
 from torchdata_ais.reading.runs import Run, whole_runs
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.tar import TarReader
@@ -43,6 +43,46 @@ def test_a_range_within_another_leaves_it_whole(index: SampleIndex) -> None:
 
 def test_what_is_wanted_first_is_requested_first(index: SampleIndex) -> None:
     assert [one[2] for one in ranges((900_000, 10), (0, 10), (450_000, 10), index=index)] == [[0], [1], [2]]
+
+
+def chunks(*places: tuple[int, int], index: SampleIndex, source: int = 0) -> list[int]:
+    """Return how many samples the chunks have, of ranges of the first shard, for chunks of 8,000 bytes."""
+    reference: Any = index.take([0])[0]
+    wanted = [Wanted(reference._replace(start=start, size=size), source) for start, size in places]
+    found = [len(chunk) for chunk in chunks_in([wanted], 4 * 8000)]
+    assert sum(found) == len(places)
+    return found
+
+
+def adjacent(start: int, count: int) -> list[tuple[int, int]]:
+    return [(start + 1000 * number, 1000) for number in range(count)]
+
+
+BEFORE = [(10_000_000 + 2000 * number, 1000) for number in range(1 + 2 + 4)]  # after these, chunks are large
+
+
+@pytest.mark.parametrize(("count", "cut"), [(3, [8]), (4, [4, 5]), (8, [8, 1]), (10, [10, 1]), (11, [10, 2])])
+def test_a_long_run_of_adjacent_samples_ends_its_chunk(
+    index: SampleIndex, count: int, cut: list[int]
+) -> None:
+    after = [(90_000 + 2000 * number, 1000) for number in range(sum(cut) - count)]
+    assert chunks(*BEFORE, *adjacent(0, count), *after, index=index) == [1, 2, 4, *cut]
+
+
+def test_a_run_after_other_samples_makes_no_chunk_larger(index: SampleIndex) -> None:
+    assert chunks(*BEFORE, (90_000, 1000), *adjacent(0, 12), index=index) == [1, 2, 4, 8, 5]
+
+
+def test_samples_of_other_shards_or_sources_are_not_adjacent(index: SampleIndex) -> None:
+    reference: Any = index.take([0])[0]
+    for change, source in (({"number": 7}, 0), ({}, 1)):
+        wanted = [Wanted(reference._replace(start=start, size=size)) for start, size in adjacent(0, 5)]
+        wanted += [
+            Wanted(reference._replace(start=start, size=size, **change), source)
+            for start, size in adjacent(5000, 5)
+        ]
+        first = [Wanted(reference._replace(start=start, size=size)) for start, size in BEFORE]
+        assert [len(chunk) for chunk in chunks_in([first, wanted], 4 * 8000)] == [1, 2, 4, 5, 5]
 
 
 def test_bytes_of_another_sample_are_refused_without_a_hash(index: SampleIndex) -> None:
