@@ -11,8 +11,8 @@ from torchdata_ais.index import SampleReference, ShardRow
 
 # Bytes between two wanted samples that cost less than another request, if no more than those wanted.
 _GAP = 16 << 10
-# Bytes of adjacent samples that are requested at once: the first of them should not wait for all. It is more than a
-# chunk of the default window has, and than a run.
+# Bytes of adjacent samples that are requested at once: the first of them should not wait for all. A chunk of the
+# default window has no more, so a run of the default size is one request.
 _MOST_AT_ONCE = 10 << 20
 _FEW = 8  # ranges for which a batch of them does not pay
 _LARGE = 1 << 20  # bytes of a range that is worth a separate request
@@ -80,7 +80,7 @@ def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
 def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator[list[Wanted]]:
     """Yield requested samples in chunks for a window of so many bytes.
 
-    A chunk has at least one sample, and at most twice as much as the one before; the first an eighth of the largest.
+    A chunk has at least one sample. Its limit is twice that of the one before, from an eighth of the largest on.
     A long run of adjacent samples ends its chunk, which may be a quarter larger for that: then a run is one request.
 
     Example:

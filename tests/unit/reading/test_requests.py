@@ -45,10 +45,10 @@ def test_what_is_wanted_first_is_requested_first(index: SampleIndex) -> None:
     assert [one[2] for one in ranges((900_000, 10), (0, 10), (450_000, 10), index=index)] == [[0], [1], [2]]
 
 
-def chunks(*places: tuple[int, int], index: SampleIndex, source: int = 0) -> list[int]:
+def chunks(*places: tuple[int, int], index: SampleIndex) -> list[int]:
     """Return how many samples the chunks have, of ranges of the first shard, for chunks of 8,000 bytes."""
     reference: Any = index.take([0])[0]
-    wanted = [Wanted(reference._replace(start=start, size=size), source) for start, size in places]
+    wanted = [Wanted(reference._replace(start=start, size=size)) for start, size in places]
     found = [len(chunk) for chunk in chunks_in([wanted], 4 * 8000)]
     assert sum(found) == len(places)
     return found

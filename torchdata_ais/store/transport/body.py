@@ -471,7 +471,7 @@ class ChunkedBody:
 
 _PIECE = 128 << 10  # must come within the stall timeout
 _MIB = 1 << 20
-_AHEAD = 16 * _MIB
+_AHEAD = 16 * _MIB  # received without a copy: more than one request for adjacent samples has
 
 
 def _clear_frames(error: BaseException) -> None:
