@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
 from collections.abc import Callable
@@ -81,6 +82,22 @@ def test_a_reader_that_is_left_closes_its_files(tmp_path: Path) -> None:
     next(samples)
     assert open_shards(tmp_path) != []
     samples.close()  # type: ignore[attr-defined]
+    assert open_shards(tmp_path) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="lists open files by /proc")
+def test_the_collection_of_an_abandoned_iterator_closes_its_files(tmp_path: Path) -> None:
+    """Without a warning of open files, which may come before the iterator is ended."""
+    index = SampleIndex.build(write(tmp_path, shards=20, samples=2), method="read")
+    files = OpenFiles()
+    samples = iter(AISSampleReader(index, shuffle="samples", seed=1))
+    next(samples)
+    read_range(index[0].shard.name, 0, 512, OPTIONS, files=files)
+    assert open_shards(tmp_path) != []
+    circle: list[Any] = [samples, files]
+    circle.append(circle)
+    del samples, files, circle
+    gc.collect()
     assert open_shards(tmp_path) == []
 
 

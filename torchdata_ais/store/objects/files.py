@@ -8,6 +8,7 @@ import select
 import stat
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from io import BufferedReader, FileIO
@@ -181,6 +182,8 @@ class OpenFiles:
 
     def __init__(self) -> None:
         self._files: dict[str, BufferedReader] = {}  # the last used is the last
+        # An abandoned iterator may be part of a circle, whose garbage collection warns of open files.
+        weakref.finalize(self, _close, self._files).atexit = False
 
     def open(self, path: str) -> BufferedReader:
         """Return the open file; errors as of `open_regular`."""
@@ -201,8 +204,12 @@ class OpenFiles:
 
     def close(self, path: str | None = None) -> None:
         """Close one file, or all."""
-        for name in [*self._files] if path is None else [path]:
-            self._files.pop(name).close()
+        _close(self._files, path)
+
+
+def _close(files: dict[str, BufferedReader], path: str | None = None) -> None:
+    for name in [*files] if path is None else [path]:
+        files.pop(name).close()
 
 
 def path_todo(path: str) -> str:
