@@ -57,8 +57,9 @@ from torchdata_ais.urls import ObjectURL, parse_url
 _LIVENESS_S = 1.0
 _CLOSE_S = 1.0
 _SHARDS = 4096  # so many locations are kept
-_LEAST_THREADS = 2
+_FIRST_THREADS = 2
 _FAST = 300e6  # bytes a second of a request; more threads would only take Python's lock from each other
+_BUSY = 0.7  # the share of a request's time that this process computed: so they would from here on
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -92,7 +93,8 @@ class Chunk:
 class Fetching:
     """Fetcher of ranges in the order of their requests.
 
-    Two threads fetch, on a slow link more as long as the consumer waits for them.
+    Two threads fetch. As long as the consumer waits for them, they become more on a slow link, and one where batches
+    come faster than Python takes them apart.
 
     Memory: the requested bytes; 512 KiB for each batch under way (`ChunkedBody`).
     """
@@ -105,7 +107,7 @@ class Fetching:
         self._awaited: Chunk | None = None
         self._tasks: deque[tuple[Chunk, list[Request]]] = deque()  # of a chunk, those that are sent as one
         self._threads: list[threading.Thread] = []
-        self._most = _LEAST_THREADS  # that fetch at the same time
+        self._most = _FIRST_THREADS  # that fetch at the same time
         self._busy = self._idle = 0
         self._late = False  # whether the consumer waited for what came
         self._early = 0  # requests since then that it did not wait for
@@ -200,7 +202,8 @@ class Fetching:
                 self._busy += 1
                 cancel = Cancel()
                 self._cancels.add(cancel)
-            begin, size = time.monotonic(), sum(request.length for request in requests)
+            count, size = len(requests), sum(request.length for request in requests)
+            begin, computed = time.monotonic(), time.process_time()
             try:
                 if len(requests) > 1:
                     requests = self._batch(requests, chunk, cancel)
@@ -221,22 +224,23 @@ class Fetching:
                     return
                 # Ranges missing from the batch are needed first.
                 self._tasks.extendleft((chunk, [request]) for request in reversed(requests))
-                self._weigh(size, time.monotonic() - begin)
+                self._weigh(count, size, time.monotonic() - begin, time.process_time() - computed)
                 with suppress(RuntimeError):  # no thread can be started: those there go on
                     self._start_threads()
                 others = min(self._most - self._busy, len(self._tasks)) - 1  # this thread takes one
                 self._ready.notify(max(0, others))
 
-    def _weigh(self, size: int, took_s: float) -> None:
-        """Adapt the number of threads to an ended request.
+    def _weigh(self, count: int, size: int, took_s: float, computed_s: float) -> None:
+        """Adapt the number of threads to an ended request for `count` ranges.
 
         Called with the lock held.
         """
         self._early = 0 if self._late else self._early + 1
-        if self._late and size < took_s * _FAST:
-            self._most = min(THREADS, self._most + self._most // 2)
-        elif self._early >= self._most:  # the consumer waited for none of those under way
-            self._most, self._early = max(_LEAST_THREADS, self._most // 2), 0
+        if self._late and size < took_s * _FAST and computed_s < took_s * _BUSY:
+            self._most = min(THREADS, self._most + max(1, self._most // 2))
+        elif self._late or self._early >= self._most:  # or the consumer waited for none of those under way
+            least = 1 if count > 1 else _FIRST_THREADS  # batches are taken apart in Python
+            self._most, self._early = max(least, self._most // 2), 0
         self._late = False
 
     def _came(self, chunk: Chunk, request: Request, came: bytes | AISError) -> None:
@@ -389,15 +393,11 @@ def _usual_run(data: bytes | memoryview, reference: SampleReference, max_bytes: 
     """
     if max_bytes is not None and 8 * len(data) > max_bytes:  # names and records may count
         return None
-    found = usual_members(data, reference.start)
-    if found is None or len(found) != len(reference.fields):
+    found = usual_members(data, reference.start, reference.key, reference.fields)
+    if found is None:
         return None
-    begins, members = f"{reference.key}.", []
-    length, new = len(begins), tuple.__new__  # RunMember(...) takes twice as long
-    for (name, content, offset, _), ending in zip(found, reference.fields, strict=True):
-        if not name.startswith(begins) or name[length:].lower() != ending:
-            return None
-        members.append(new(RunMember, (name, content, offset, ending)))
+    new = tuple.__new__  # RunMember(...) takes twice as long
+    members = [new(RunMember, one) for one in found]
     return Run(reference.key, members, reference.start, reference.start + len(data), last=True)
 
 
@@ -497,7 +497,7 @@ class IndexedReader:
                     return
                 chunk = window[0]
                 for place, one in enumerate(chunk.wanted):
-                    piece = self._fetching.piece(chunk, place)
+                    piece = chunk.pieces[place] or self._fetching.piece(chunk, place)
                     chunk.pieces[place] = None
                     yield one, self._looked_at(one, piece)
                     del piece

@@ -690,40 +690,58 @@ def test_promise_7_names_have_a_bound(kind):
 # Members in place
 
 
-TIMED = pax(record(b"mtime", b"1700000000.5")) + header(b"b/a.JPG", octal(600)) + bytes(1024)
+TIMED = pax(record(b"mtime", b"1700000000.5")) + header(b"a.Mask.PNG", octal(600)) + bytes(1024)
 USUAL = TWO[:2560] + TIMED
+NAMED = ("a", ["jpg", "cls", "mask.png"])
 
 
 @pytest.mark.parametrize("kind", [bytes, memoryview])
 def test_usual_members_are_those_of_the_reader(kind):
-    members = usual_members(kind(USUAL), 5120)
-    assert members == read(USUAL, start=5120, require_end=False)
+    members = usual_members(kind(USUAL), 5120, *NAMED)
+    expected = read(USUAL, start=5120, require_end=False)
+    assert members == [(*one[:3], field) for one, field in zip(expected, NAMED[1], strict=True)]
     assert [type(data) for _, data, *_ in members] == [bytes] * 3
-    assert usual_members(kind(b"")) == []
+    assert usual_members(kind(b""), 0, "a", []) == []
 
 
 @pytest.mark.parametrize(
     "unusual",
     [
         header(kind=b"1", link=b"a.cls"),
-        header(b"folder/", kind=b"5"),
+        header(kind=b"5"),
         header(kind=b"\0"),
         header(kind=b"7"),
-        header(checksum=b"0000000\0"),
+        header(size=b"0000000000x\0"),
+        header(b"b.jpg"),
+        header(b"aa.jpg"),
+        header(b"a.jpgs"),
+        header(b"a.jpeg"),
+        header(b"a.jpg".ljust(100, b"g")),
+        header(extra={345: b"folder"}),
         pax(record(b"path", b"b.jpg")) + header(),
-        pax(record(b"mtime", b"1700000000.5"), kind=b"g"),
+        pax(record(b"mtime", b"1700000000.5"), kind=b"g") + header(),
         pax(record(b"mtime", b"1700000000.5")) * 2 + header(),
         header(b"././@LongLink", octal(4), b"L") + b"long".ljust(512, b"\0") + header(),
         bytes(512),
+        b"",
     ],
 )
 def test_other_members_are_left_to_the_reader(unusual):
-    assert usual_members(USUAL + unusual) is None
-    assert usual_members(unusual + USUAL) is None
-    assert usual_members(USUAL + TIMED[:1024]) is None, "no member follows"
+    key, fields = NAMED
+    assert len(usual_members(USUAL + header(), 0, key, [*fields, "jpg"])) == 4
+    assert usual_members(USUAL + unusual, 0, key, [*fields, "jpg"]) is None
+    assert usual_members(unusual + USUAL, 0, key, ["jpg", *fields]) is None
+    assert usual_members(USUAL + TIMED[:1024], 0, key, fields) is None, "no member follows"
+
+
+@pytest.mark.parametrize(
+    "fields", [[], ["jpg", "cls"], ["cls", "jpg", "mask.png"], ["jpg", "cls", "mask.PNG"]]
+)
+def test_a_sample_of_other_fields_is_left_to_the_reader(fields):
+    assert usual_members(USUAL, 0, "a", fields) is None
 
 
 def test_a_cut_member_is_left_to_the_reader():
-    ends = {end for *_, end in read(USUAL, require_end=False)}
-    for cut in range(1, len(USUAL), 64):
-        assert (usual_members(USUAL[:cut]) is None) == (cut not in ends)
+    for cut in range(0, len(USUAL), 64):
+        assert usual_members(USUAL[:cut], 0, *NAMED) is None
+    assert usual_members(USUAL + bytes(512), 0, *NAMED) is None
