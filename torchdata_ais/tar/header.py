@@ -31,7 +31,7 @@ def read_header(header: bytes) -> tuple[int, int, str]:
     # POSIX splits a prefix off a name above 100 bytes. GNU headers, known by a blank, have times in its place.
     if header[345] and header[262] != 0x20:
         name = f"{text_field(header[345:500])}/{name}"
-    return header[156], size_of(header), name
+    return header[156], _size(header[124:136]), name
 
 
 @lru_cache(4096)

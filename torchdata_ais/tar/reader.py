@@ -288,8 +288,8 @@ def usual_members(
 
     Each is a name, data, offset and field. None if the sample has other members than these fields, or if one is not
     usual: whole regular files, at most with a PAX header of a time. The checksums of headers are not compared: the
-    caller knows the bytes. That takes a third of the time of a `TarReader`, which reads the others and knows the
-    errors. `start` is the offset of the archive, which has no end.
+    caller knows the bytes. That takes 0.6 of the time of a `TarReader`, which reads the others and knows the errors.
+    `start` is the offset of the archive, which has no end.
 
     Example:
         >>> from torchdata_ais.testing import shard_bytes
