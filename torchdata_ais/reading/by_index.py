@@ -57,9 +57,8 @@ from torchdata_ais.urls import ObjectURL, parse_url
 _LIVENESS_S = 1.0
 _CLOSE_S = 1.0
 _SHARDS = 4096  # so many locations are kept
-_FIRST_THREADS = 2
+_LEAST_THREADS = 2
 _FAST = 300e6  # bytes a second of a request; more threads would only take Python's lock from each other
-_BUSY = 0.7  # the share of a request's time that this process computed: so they would from here on
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -93,8 +92,7 @@ class Chunk:
 class Fetching:
     """Fetcher of ranges in the order of their requests.
 
-    Two threads fetch. As long as the consumer waits for them, they become more on a slow link, and one where batches
-    come faster than Python takes them apart.
+    Two threads fetch, on a slow link more as long as the consumer waits for them.
 
     Memory: the requested bytes; 512 KiB for each batch under way (`ChunkedBody`).
     """
@@ -107,7 +105,7 @@ class Fetching:
         self._awaited: Chunk | None = None
         self._tasks: deque[tuple[Chunk, list[Request]]] = deque()  # of a chunk, those that are sent as one
         self._threads: list[threading.Thread] = []
-        self._most = _FIRST_THREADS  # that fetch at the same time
+        self._most = _LEAST_THREADS  # that fetch at the same time
         self._busy = self._idle = 0
         self._late = False  # whether the consumer waited for what came
         self._early = 0  # requests since then that it did not wait for
@@ -202,8 +200,7 @@ class Fetching:
                 self._busy += 1
                 cancel = Cancel()
                 self._cancels.add(cancel)
-            count, size = len(requests), sum(request.length for request in requests)
-            begin, computed = time.monotonic(), time.process_time()
+            begin, size = time.monotonic(), sum(request.length for request in requests)
             try:
                 if len(requests) > 1:
                     requests = self._batch(requests, chunk, cancel)
@@ -224,23 +221,22 @@ class Fetching:
                     return
                 # Ranges missing from the batch are needed first.
                 self._tasks.extendleft((chunk, [request]) for request in reversed(requests))
-                self._weigh(count, size, time.monotonic() - begin, time.process_time() - computed)
+                self._weigh(size, time.monotonic() - begin)
                 with suppress(RuntimeError):  # no thread can be started: those there go on
                     self._start_threads()
                 others = min(self._most - self._busy, len(self._tasks)) - 1  # this thread takes one
                 self._ready.notify(max(0, others))
 
-    def _weigh(self, count: int, size: int, took_s: float, computed_s: float) -> None:
-        """Adapt the number of threads to an ended request for `count` ranges.
+    def _weigh(self, size: int, took_s: float) -> None:
+        """Adapt the number of threads to an ended request.
 
         Called with the lock held.
         """
         self._early = 0 if self._late else self._early + 1
-        if self._late and size < took_s * _FAST and computed_s < took_s * _BUSY:
-            self._most = min(THREADS, self._most + max(1, self._most // 2))
-        elif self._late or self._early >= self._most:  # or the consumer waited for none of those under way
-            least = 1 if count > 1 else _FIRST_THREADS  # batches are taken apart in Python
-            self._most, self._early = max(least, self._most // 2), 0
+        if self._late and size < took_s * _FAST:
+            self._most = min(THREADS, self._most + self._most // 2)
+        elif self._early >= self._most:  # the consumer waited for none of those under way
+            self._most, self._early = max(_LEAST_THREADS, self._most // 2), 0
         self._late = False
 
     def _came(self, chunk: Chunk, request: Request, came: bytes | AISError) -> None:

@@ -136,47 +136,18 @@ def test_an_index_that_names_other_fields_is_no_proof(index: SampleIndex) -> Non
         run_in(data, first._replace(key="other"))
 
 
-MIB = 1 << 20
-
-
-@pytest.mark.parametrize("ranges", [1, 2, 8])
-def test_more_threads_fetch_while_the_consumer_waits_for_a_slow_link(ranges: int) -> None:
-    fetching = IndexedReader([StoreOptions()], MIB)._fetching
+def test_more_threads_fetch_while_the_consumer_waits_for_a_slow_link() -> None:
+    fetching = IndexedReader([StoreOptions()], 1 << 20)._fetching
     counts = []
-    for late in [True] * 7 + [False] * 30:
+    for late, took_s in [(True, 0.1)] * 7 + [(True, 0.001)] + [(False, 0.1)] * 31:
         fetching._late = late
-        fetching._weigh(ranges, MIB, 0.1, 0.01)
+        fetching._weigh(1 << 20, took_s)
         counts.append(fetching._most)
-    assert counts[:7] == [3, 4, 6, 9, 13, 16, 16]
-    last = [2] * 3 if ranges == 1 else [2, 2, 1]  # batches are taken apart in Python
-    assert counts[7:] == [16] * 15 + [8] * 8 + [4] * 4 + last
-
-
-@pytest.mark.parametrize(
-    ("took_s", "computed_s", "counts"),
-    [
-        (MIB / 300e6, 0.0, [8, 4, 2, 1, 1]),  # exactly as fast as a fast link
-        (0.1, 0.07, [8, 4, 2, 1, 1]),  # slow, since this process computes
-        (0.1, 0.0699, [16] * 5),
-    ],
-)
-def test_fewer_threads_fetch_batches_where_more_would_wait_for_python(
-    took_s: float, computed_s: float, counts: list[int]
-) -> None:
-    fetching = IndexedReader([StoreOptions()], MIB)._fetching
-    fetching._most = 16
-    found = []
-    for _ in counts:
-        fetching._late = True
-        fetching._weigh(8, MIB, took_s, computed_s)
-        found.append(fetching._most)
-    assert found == counts
+    assert counts[:8] == [3, 4, 6, 9, 13, 16, 16, 16]
+    assert counts[8:] == [16] * 15 + [8] * 8 + [4] * 4 + [2] * 4
     fetching._late = True
-    fetching._weigh(1, MIB, 0.001, 0.0)
-    assert fetching._most == (2 if found[-1] == 1 else 8), "whole ranges"
-    fetching._late, fetching._most = True, 1
-    fetching._weigh(8, MIB, 0.1, 0.0)
-    assert fetching._most == 2
+    fetching._weigh(1 << 20, (1 << 20) / 300e6)
+    assert fetching._most == 2, "exactly as fast as a fast link"
 
 
 def test_wrong_bytes_from_a_network_are_requested_once_more(
