@@ -493,7 +493,7 @@ class IndexedReader:
                     return
                 chunk = window[0]
                 for place, one in enumerate(chunk.wanted):
-                    piece = chunk.pieces[place] or self._fetching.piece(chunk, place)
+                    piece = self._fetching.piece(chunk, place)
                     chunk.pieces[place] = None
                     yield one, self._looked_at(one, piece)
                     del piece

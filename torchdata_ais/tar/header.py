@@ -75,11 +75,6 @@ def number(raw: bytes) -> int:
 _size = lru_cache(4096)(number)  # records often have one size
 
 
-def size_of(header: bytes) -> int:
-    """Return the size that a header has."""
-    return _size(header[124:136])
-
-
 def text_field(raw: bytes) -> str:
     """Return a field up to its first NUL; bytes not UTF-8 become surrogates."""
     return raw.partition(NUL)[0].decode("utf-8", "surrogateescape")

@@ -16,6 +16,7 @@ import pytest
 from torchdata_ais import AISSampleReader, SampleIndex
 from torchdata_ais._util.files import open_regular
 from torchdata_ais.errors import ObjectChangedError, ReadError
+from torchdata_ais.samples import unpack_place
 from torchdata_ais.store import OpenFiles, StoreOptions, read_range
 from torchdata_ais.store.objects import files as module
 from torchdata_ais.testing import write_shard
@@ -85,6 +86,13 @@ def test_a_reader_that_is_left_closes_its_files(tmp_path: Path) -> None:
     assert open_shards(tmp_path) == []
 
 
+def test_samples_have_the_place_of_their_first_header(tmp_path: Path) -> None:
+    index = SampleIndex.build(write(tmp_path, shards=3, samples=4), method="read")
+    places = [unpack_place(sample.place) for sample in AISSampleReader(index)]
+    assert places == [(one.number, one.start) for one in index]
+    assert places[0] == (0, 0) != places[-1]
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="lists open files by /proc")
 def test_the_collection_of_an_abandoned_iterator_closes_its_files(tmp_path: Path) -> None:
     """Without a warning of open files, which may come before the iterator is ended."""
@@ -94,9 +102,9 @@ def test_the_collection_of_an_abandoned_iterator_closes_its_files(tmp_path: Path
     next(samples)
     read_range(index[0].shard.name, 0, 512, OPTIONS, files=files)
     assert open_shards(tmp_path) != []
-    circle: list[Any] = [samples, files]
-    circle.append(circle)
-    del samples, files, circle
+    cycle: list[Any] = [samples, files]
+    cycle.append(cycle)
+    del samples, files, cycle
     gc.collect()
     assert open_shards(tmp_path) == []
 

@@ -711,6 +711,7 @@ def test_usual_members_are_those_of_the_reader(kind):
         header(kind=b"5"),
         header(kind=b"\0"),
         header(kind=b"7"),
+        header(checksum=b"0000000\0"),
         header(size=b"0000000000x\0"),
         header(b"b.jpg"),
         header(b"aa.jpg"),

@@ -182,7 +182,7 @@ class OpenFiles:
 
     def __init__(self) -> None:
         self._files: dict[str, BufferedReader] = {}  # the last used is the last
-        # An abandoned iterator may be part of a circle, whose garbage collection warns of open files.
+        # An abandoned iterator may be part of a reference cycle, whose collection warns of open files.
         weakref.finalize(self, _close, self._files).atexit = False
 
     def open(self, path: str) -> BufferedReader:
