@@ -75,7 +75,7 @@ class Faulty:
     def run(self, seed: int) -> None:
         rng = random.Random(seed)
         pace = concurrency_limit_of(self.cluster.endpoint)
-        pace.batches, pace.limit = True, 4.0
+        pace.batches, pace.limit, pace.inline = True, 4.0, seed % 2 == 0
         self.cluster.faults.clear()
         changed = False
         for _ in range(rng.randrange(1, 6)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -16,9 +17,10 @@ import pytest
 from helpers.waiting import until
 
 from torchdata_ais import AISSampleReader, Retry, SampleIndex, StoreOptions, stats
-from torchdata_ais.errors import AISError, TransportError
+from torchdata_ais.errors import AISError, ReadError, TransportError
 from torchdata_ais.index import IndexedSamples
 from torchdata_ais.local import Cut, CutSlow, EndBatch, LocalCluster, Stall
+from torchdata_ais.reading import by_index
 from torchdata_ais.reading.requests import THREADS
 from torchdata_ais.store import ConcurrencyLimit, concurrency_limit_of, put_object
 from torchdata_ais.testing import shard_bytes
@@ -47,8 +49,18 @@ def fill(cluster: LocalCluster) -> None:
 def cluster(made: LocalCluster) -> LocalCluster:
     made.faults.clear()
     made.reset_stats()
-    concurrency_limit_of(made.endpoint).batches = True
+    pace = concurrency_limit_of(made.endpoint)
+    pace.batches, pace.inline = True, False
     return made
+
+
+@pytest.fixture(params=["threads", "consumer"])
+def fetched_by(cluster: LocalCluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Who fetches batches, however quick this machine is."""
+    concurrency_limit_of(cluster.endpoint).inline = request.param == "consumer"
+    monkeypatch.setattr(by_index, "_JUDGED", 1 << 30)
+    monkeypatch.setattr(by_index, "_PATIENCE", math.inf)
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +91,7 @@ WANTED = [f"{number:04d}" for number in ORDER]
 
 
 @pytest.mark.ci
+@pytest.mark.usefixtures("fetched_by")
 @pytest.mark.parametrize(
     "prefetch", [1, *(pytest.param(size, marks=pytest.mark.ci) for size in (100_000, 1 << 20))]
 )
@@ -99,6 +112,7 @@ def test_promise_7_memory_is_the_window_and_a_sample(
     assert peak < prefetch + 3 * sample + (1 << 20) + THREADS * (256 << 10)
 
 
+@pytest.mark.usefixtures("fetched_by")
 def test_the_first_sample_waits_for_little(cluster: LocalCluster, index: IndexedSamples) -> None:
     reader = AISSampleReader(index, positions=ORDER, prefetch_bytes=1 << 20)
     iterator = iter(reader)
@@ -109,6 +123,7 @@ def test_the_first_sample_waits_for_little(cluster: LocalCluster, index: Indexed
 
 
 @pytest.mark.ci
+@pytest.mark.usefixtures("fetched_by")
 def test_a_consumer_that_pauses_leaves_no_request_open(cluster: LocalCluster, index: IndexedSamples) -> None:
     reader = AISSampleReader(
         index, positions=ORDER, prefetch_bytes=4 << 20, cluster=options(cluster, stall_timeout=1.0)
@@ -147,6 +162,7 @@ def paused(
 
 
 @pytest.mark.ci
+@pytest.mark.usefixtures("fetched_by")
 def test_a_consumer_that_pauses_costs_no_retry_where_targets_cut_the_slow(
     cluster: LocalCluster, index: IndexedSamples
 ) -> None:
@@ -154,6 +170,7 @@ def test_a_consumer_that_pauses_costs_no_retry_where_targets_cut_the_slow(
 
 
 @pytest.mark.ci
+@pytest.mark.usefixtures("fetched_by")
 def test_a_consumer_that_pauses_beyond_every_time_limit_costs_no_retry(
     cluster: LocalCluster, index: IndexedSamples
 ) -> None:
@@ -165,6 +182,7 @@ def test_a_consumer_that_pauses_beyond_every_time_limit_costs_no_retry(
     paused(cluster, index, cut_after_s=3.0, pause_s=5.0, options=limits)
 
 
+@pytest.mark.usefixtures("fetched_by")
 @pytest.mark.parametrize("fault", [EndBatch(5), Cut(SIZE * 5)], ids=["half an answer", "cut"])
 def test_only_what_is_missing_is_asked_for_again(
     cluster: LocalCluster, index: IndexedSamples, fault: EndBatch | Cut
@@ -176,9 +194,11 @@ def test_only_what_is_missing_is_asked_for_again(
     assert cluster.stats().bytes_sent < 1.3 * len(order) * (SIZE + 2048)
 
 
-def test_promise_6_a_cluster_that_goes_in_the_middle_is_an_error_in_seconds() -> None:
+@pytest.mark.parametrize("inline", [False, True])
+def test_promise_6_a_cluster_that_goes_in_the_middle_is_an_error_in_seconds(inline: bool) -> None:
     with LocalCluster(targets=2) as cluster:
         fill(cluster)
+        concurrency_limit_of(cluster.endpoint).inline = inline
         index = SampleIndex.build("ais://b/s-", method="read", cluster=options(cluster))
         iterator = iter(AISSampleReader(index, positions=ORDER, prefetch_bytes=200_000))
         next(iterator)
@@ -212,6 +232,7 @@ def test_promise_6_closing_ends_requests_that_wait(
     assert time.monotonic() - begin < 20
 
 
+@pytest.mark.usefixtures("fetched_by")
 def test_a_forked_process_reads_by_itself_and_its_parent_goes_on(
     cluster: LocalCluster, index: IndexedSamples
 ) -> None:
@@ -222,6 +243,8 @@ def test_a_forked_process_reads_by_itself_and_its_parent_goes_on(
         ended = 1
         try:
             ended = 0 if keys(AISSampleReader(index, positions=ORDER[:30])) == WANTED[:30] else 2
+            with pytest.raises(ReadError, match="the fetching threads are gone"):
+                list(iterator)
         finally:
             os._exit(ended)
     deadline = time.monotonic() + 60
@@ -236,7 +259,9 @@ def test_a_forked_process_reads_by_itself_and_its_parent_goes_on(
 PROGRAM = """
 import sys
 from torchdata_ais import AISSampleReader, SampleIndex
+from torchdata_ais.store import concurrency_limit_of
 index = SampleIndex.open(sys.argv[1], shards_from="ais://b/", cluster=sys.argv[2])
+concurrency_limit_of(sys.argv[2]).inline = len(sys.argv) > 3
 reader = iter(AISSampleReader(index, positions=range(0, 400, 3)))
 print("begun", flush=True)
 list(reader)
@@ -244,15 +269,17 @@ list(reader)
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("inline", [[], ["inline"]], ids=["threads", "consumer"])
 def test_promise_6_ctrl_c_ends_a_program_that_waits(
-    cluster: LocalCluster, index: SampleIndex, tmp_path_factory: pytest.TempPathFactory
+    cluster: LocalCluster, index: SampleIndex, tmp_path_factory: pytest.TempPathFactory, inline: list[str]
 ) -> None:
     place = str(tmp_path_factory.mktemp("index"))
     index.save(place)
     cluster.faults.add(Stall(seconds=30), verb="BATCH")
-    cluster.faults.add(Stall(seconds=30))
+    if not inline:  # the first chunks are too small for a batch, and threads fetch them
+        cluster.faults.add(Stall(seconds=30))
     program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, place, cluster.endpoint],
+        [sys.executable, "-c", PROGRAM, place, cluster.endpoint, *inline],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

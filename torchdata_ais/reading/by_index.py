@@ -5,18 +5,19 @@ that and answers correctly (`Fetching`). A request is sent only when its bytes f
 thread checks received bytes. Wrong bytes are requested once more, alone, before that is an error.
 
 Threads fetch ahead, and read every answer to its end without waiting for the consumer: storage disconnects slow
-readers. Files are read in the consumer's thread.
+readers. Files are read in the consumer's thread, and so are batches where the processor is the bottleneck.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -59,10 +60,14 @@ _CLOSE_S = 1.0
 _SHARDS = 4096  # so many locations are kept
 _LEAST_THREADS = 2
 _FAST = 300e6  # bytes a second of a request; more threads would only take Python's lock from each other
+_JUDGED = 4  # batches, together
+_BUSY = 0.65  # the part of their time that reading computed, where it is the bottleneck
+_PATIENCE = 3  # times what the consumer computed, its batch may take
+_PAUSE = 16  # batches by threads after the consumer fetched in vain; each time twice as many
 
 logger = logging.getLogger("torchdata_ais")
 
-Piece = bytes | memoryview | AISError
+Piece = bytes | memoryview | Run | AISError
 place_of = lru_cache(_SHARDS)(parse_url)
 
 
@@ -89,26 +94,107 @@ class Chunk:
                 self.pieces[place] = _with_key(data, reference) if isinstance(data, AISError) else data
 
 
+class Bottleneck:
+    """Judgment of who is to fetch batches: threads, or the consumer.
+
+    Where reading computes most of the time, and the consumer does little else, threads fetch nothing earlier: they only
+    take Python's lock from each other and from the consumer. Threads are needed again where requests wait, or the
+    consumer computes between them.
+
+    Attributes:
+        inline: Whether the consumer fetches.
+        computing: Whether reading computed for most of the time when last judged.
+    """
+
+    def __init__(self) -> None:
+        self.inline = self.computing = False
+        self._left = _JUDGED  # batches before the next judgment
+        self._pause = _PAUSE
+        self._begin, self._own_begin = time.monotonic(), time.thread_time()
+        self._computed_s = 0.0  # in threads, since then
+        self._ended = 0.0  # the consumer's last wait
+        self._took_s = 0.0  # its last batch
+        self._waits = 0  # of its last batches, those in turn that waited
+
+    def add(self, computed_s: float) -> None:
+        """Count a request by a thread."""
+        self._computed_s += computed_s
+        self._left -= 1
+
+    def judge(self) -> bool:
+        """Return whether threads are too many. Called when the consumer waits."""
+        if self.inline or self._left > 0:
+            return False
+        now, own = time.monotonic(), time.thread_time()
+        own_s = own - self._own_begin
+        computed_s = own_s + self._computed_s
+        self.computing = computed_s >= _BUSY * (now - self._begin)
+        self._left = _JUDGED
+        self._begin, self._own_begin, self._computed_s = now, own, 0.0
+        return self.computing and 2 * own_s <= computed_s
+
+    def try_inline(self) -> None:
+        """Let the consumer fetch, from now on or as a trial."""
+        self.inline = True
+        self._took_s, self._waits = math.inf, 1
+
+    def end_wait(self) -> float:
+        """Note that the consumer goes on; return the time."""
+        self._ended = time.monotonic()
+        return self._ended
+
+    def is_consumer_busy(self) -> bool:
+        """Return whether it was so for half as long as its batch took."""
+        return 2 * (time.monotonic() - self._ended) > self._took_s
+
+    @contextmanager
+    def own_batch(self) -> Iterator[None]:
+        """Measure a batch by the consumer; leave it to threads if it waits."""
+        begin, computed = time.monotonic(), time.thread_time()
+        yield
+        self._took_s = time.monotonic() - begin
+        waited = self._took_s > _PATIENCE * (time.thread_time() - computed)
+        self._waits = self._waits + 1 if waited else 0
+        if self._waits > 1:  # one may have been bad luck
+            self.leave_to_threads()
+
+    def leave_to_threads(self) -> None:
+        """Let threads fetch for a while, each time for longer."""
+        self.inline = self.computing = False
+        self._left, self._pause = self._pause, 2 * self._pause
+        self._begin, self._own_begin, self._computed_s = time.monotonic(), time.thread_time(), 0.0
+
+
 class Fetching:
     """Fetcher of ranges in the order of their requests.
 
-    Two threads fetch, on a slow link more as long as the consumer waits for them.
+    Two threads fetch, on a slow link more as long as the consumer waits for them. The consumer fetches batches itself
+    where threads do not help (`Bottleneck`).
 
     Memory: the requested bytes; 512 KiB for each batch under way (`ChunkedBody`).
     """
 
-    def __init__(self, options: Sequence[StoreOptions], cache: ObjectCache | None, stats: Stats) -> None:
-        self._options, self._cache, self._stats = options, cache, stats
+    def __init__(
+        self,
+        options: Sequence[StoreOptions],
+        cache: ObjectCache | None,
+        stats: Stats,
+        max_bytes: int | None,
+    ) -> None:
+        self._options, self._cache, self._stats, self._max_bytes = options, cache, stats, max_bytes
         self._files = OpenFiles()
         self._ready = threading.Condition()  # there is something to fetch
         self._there = threading.Condition()  # notifies the consumer of results
         self._awaited: Chunk | None = None
         self._tasks: deque[tuple[Chunk, list[Request]]] = deque()  # of a chunk, those that are sent as one
         self._threads: list[threading.Thread] = []
+        self._process: int | None = None  # which started them
         self._most = _LEAST_THREADS  # that fetch at the same time
         self._busy = self._idle = 0
         self._late = False  # whether the consumer waited for what came
         self._early = 0  # requests since then that it did not wait for
+        self._bottleneck = Bottleneck()
+        self._first_pace: ConcurrencyLimit | None = None  # remembers who fetched
         self._cancels: set[Cancel] = set()
         self._closed = False
         self._watching = ExitStack()
@@ -125,12 +211,17 @@ class Fetching:
             else:
                 remote.append(request)
         if remote and not self._threads:
+            self._process = os.getpid()
             self._watching.enter_context(watching())
+            self._first_pace = self._pace(remote[0])
+            if self._first_pace.inline:
+                self._bottleneck.try_inline()
+        self._check_threads()
         with self._ready:
             tasks = [(chunk, requests) for requests in together(remote, self._group_of)]
             self._tasks.extend(tasks)
             self._start_threads()
-            self._ready.notify(len(tasks))
+            self._ready.notify(self._startable())
 
     def _will_need(self, request: Request) -> None:
         """Advise the system that a part of a file will be read."""
@@ -145,8 +236,15 @@ class Fetching:
             thread.start()
             self._threads.append(thread)
 
+    def _startable(self) -> int:
+        """Return how many tasks threads may start. Called with the lock held."""
+        count = len(self._tasks)
+        if self._bottleneck.inline:  # not those for the consumer
+            count = next((n for n, (_, requests) in enumerate(self._tasks) if len(requests) > 1), count)
+        return max(0, min(self._most - self._busy, count))
+
     def piece(self, chunk: Chunk, place: int) -> Piece:
-        """Return the result of a sample; wait for it, or read it from a file."""
+        """Return the result of a sample; wait for it, or read or fetch it."""
         piece = chunk.pieces[place]
         if piece is not None:
             return piece
@@ -155,15 +253,65 @@ class Fetching:
             chunk.fill(request, self._fetched(request))
             return chunk.pieces[place] or b""
         begin = time.monotonic()
-        with self._there:
-            self._awaited = chunk
-            while (piece := chunk.pieces[place]) is None:
-                if not any(thread.is_alive() for thread in self._threads):
-                    raise ReadError.at("the fetching threads are gone", todo="iterate anew")
-                self._there.wait(_LIVENESS_S)
-            self._awaited = None
-        self._stats.wait_s += time.monotonic() - begin
+        while (piece := chunk.pieces[place]) is None:
+            self._check_threads()
+            with self._there:
+                self._awaited = chunk
+                # A thread notifies after its last request, too; it cannot before `wait`, as the lock is held.
+                task = self._own_task() if chunk.pieces[place] is None else None
+                if task is None and chunk.pieces[place] is None:
+                    self._there.wait(_LIVENESS_S)
+                self._awaited = None
+            if task is not None:
+                self._fetch_here(*task)
+        self._stats.wait_s += self._bottleneck.end_wait() - begin
         return piece
+
+    def _is_forked(self) -> bool:
+        """Return whether another process started the threads."""
+        return self._process not in (None, os.getpid())
+
+    def _check_threads(self) -> None:
+        """Raise if the threads are gone: nothing would come any more."""
+        if self._is_forked() or (self._threads and not any(one.is_alive() for one in self._threads)):
+            raise ReadError.at("the fetching threads are gone", todo="iterate anew")
+
+    def _own_task(self) -> tuple[Chunk, list[Request]] | None:
+        """Return what the consumer fetches next; None: threads do, or did."""
+        with self._ready:
+            self._judge()
+            if not self._bottleneck.inline or self._busy or not self._tasks:
+                return None
+            if self._bottleneck.is_consumer_busy():
+                self._bottleneck.leave_to_threads()
+            if self._startable():
+                self._ready.notify(self._startable())
+                return None
+            self._busy += 1
+            return self._tasks.popleft()
+
+    def _judge(self) -> None:
+        """Adapt who fetches to the bottleneck. Called with the lock held."""
+        if not self._bottleneck.judge():
+            return
+        if self._most > _LEAST_THREADS:
+            self._most -= max(1, self._most // 3)
+        else:
+            self._bottleneck.try_inline()
+
+    def _fetch_here(self, chunk: Chunk, requests: list[Request]) -> None:
+        """Fetch a batch in the consumer's thread."""
+        cancel = Cancel()
+        with self._ready:
+            self._cancels.add(cancel)
+        try:
+            with suppress(Cancelled), self._bottleneck.own_batch():
+                self._fetch(chunk, requests, cancel)
+        finally:
+            with self._ready:
+                self._cancels.discard(cancel)
+                self._busy -= 1
+                self._ready.notify(self._startable())
 
     def alone(self, wanted: Wanted) -> Piece:
         """Return the bytes of one sample, from a single request in this thread."""
@@ -174,6 +322,8 @@ class Fetching:
 
     def close(self) -> None:
         """End the requests under way."""
+        if self._is_forked():  # they are those of the parent, whose threads may have held the locks
+            return
         with self._ready:
             self._closed = True
             self._tasks.clear()
@@ -185,13 +335,15 @@ class Fetching:
             thread.join(max(0.0, due - time.monotonic()))
         self._watching.close()
         self._files.close()
+        if self._first_pace is not None:
+            self._first_pace.inline = self._bottleneck.inline
 
     def _work(self) -> None:
         """Fetch requested chunks until the reader is closed."""
         while True:
             with self._ready:
                 self._idle += 1
-                while not self._closed and (not self._tasks or self._busy >= self._most):
+                while not self._closed and self._startable() < 1:
                     self._ready.wait()
                 self._idle -= 1
                 if self._closed:
@@ -201,31 +353,39 @@ class Fetching:
                 cancel = Cancel()
                 self._cancels.add(cancel)
             begin, size = time.monotonic(), sum(request.length for request in requests)
+            computed = time.thread_time()
             try:
-                if len(requests) > 1:
-                    requests = self._batch(requests, chunk, cancel)
-                else:
-                    self._came(chunk, requests[0], self._fetched(requests[0], cancel))
-                    requests = []
+                self._fetch(chunk, requests, cancel)
             except Cancelled:
                 pass  # the reader was closed
             except BaseException as caught:  # noqa: BLE001 - given to the consumer
                 error = caught if isinstance(caught, AISError) else ReadError(repr(caught))
                 for request in requests:
                     self._came(chunk, request, error)
-                requests = []
             with self._ready:
                 self._cancels.discard(cancel)
                 self._busy -= 1
                 if self._closed:
                     return
-                # Ranges missing from the batch are needed first.
-                self._tasks.extendleft((chunk, [request]) for request in reversed(requests))
+                self._bottleneck.add(time.thread_time() - computed)
                 self._weigh(size, time.monotonic() - begin)
                 with suppress(RuntimeError):  # no thread can be started: those there go on
                     self._start_threads()
-                others = min(self._most - self._busy, len(self._tasks)) - 1  # this thread takes one
-                self._ready.notify(max(0, others))
+                self._ready.notify(max(0, self._startable() - 1))  # this thread takes one
+                last = self._bottleneck.inline and not self._busy
+            if last:
+                with self._there:
+                    self._there.notify()
+
+    def _fetch(self, chunk: Chunk, requests: list[Request], cancel: Cancel) -> None:
+        """Fetch a task; ranges missing from a batch become the next tasks."""
+        if len(requests) == 1:
+            self._came(chunk, requests[0], self._fetched(requests[0], cancel))
+            return
+        missing = self._batch(requests, chunk, cancel)
+        with self._ready:
+            if not self._closed:
+                self._tasks.extendleft((chunk, [request]) for request in reversed(missing))
 
     def _weigh(self, size: int, took_s: float) -> None:
         """Adapt the number of threads to an ended request.
@@ -233,7 +393,7 @@ class Fetching:
         Called with the lock held.
         """
         self._early = 0 if self._late else self._early + 1
-        if self._late and size < took_s * _FAST:
+        if self._late and size < took_s * _FAST and not self._bottleneck.computing:
             self._most = min(THREADS, self._most + self._most // 2)
         elif self._early >= self._most:  # the consumer waited for none of those under way
             self._most, self._early = max(_LEAST_THREADS, self._most // 2), 0
@@ -241,6 +401,8 @@ class Fetching:
 
     def _came(self, chunk: Chunk, request: Request, came: bytes | AISError) -> None:
         chunk.fill(request, came)
+        if self._bottleneck.inline:
+            self._look_at(chunk, request)
         # The consumer sets `_awaited` before it checks for the piece, so it does not miss this result.
         if self._awaited is chunk:  # waking a thread takes longer than all else here
             self._late = True
@@ -274,6 +436,16 @@ class Fetching:
                 how_long = f"for {pause:g} s" if answer.supported else "from now on"
                 logger.log(level, "samples are asked for one by one %s: %s", how_long, answer.reason)
         return list(missing.values())
+
+    def _look_at(self, chunk: Chunk, request: Request) -> None:
+        """Replace the bytes of samples by their runs, while they are cached."""
+        for place in request.wanted:
+            piece = chunk.pieces[place]
+            if isinstance(piece, (bytes, memoryview)):
+                with suppress(AISError):  # the consumer raises it
+                    chunk.pieces[place] = run_in(
+                        piece, chunk.wanted[place].reference, max_bytes=self._max_bytes
+                    )
 
     def _fetched(self, request: Request, cancel: Cancel | None = None) -> bytes | AISError:
         try:
@@ -464,7 +636,7 @@ class IndexedReader:
 
     def __post_init__(self) -> None:
         self.held = self.held_max = self.refetched = 0
-        self._fetching = Fetching(self.options, self.cache, self.stats)
+        self._fetching = Fetching(self.options, self.cache, self.stats, self.max_bytes)
 
     def read(self, wanted: Iterable[Sequence[Wanted]]) -> Iterator[tuple[Wanted, Run | AISError]]:
         """Yield each sample with its run, or with its error, in order.
@@ -509,7 +681,7 @@ class IndexedReader:
 
     def _looked_at(self, wanted: Wanted, piece: Piece, *, again: bool = True) -> Run | AISError:
         reference = wanted.reference
-        if isinstance(piece, AISError):
+        if isinstance(piece, (Run, AISError)):
             return piece
         try:
             return run_in(piece, reference, max_bytes=self.max_bytes)

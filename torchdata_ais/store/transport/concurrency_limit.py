@@ -33,6 +33,7 @@ class ConcurrencyLimit:
         batches: Whether one request may contain many ranges (`read_batch`). Set it to False for a cluster that
             cannot.
         wrong: How often a batch was answered wrongly.
+        inline: Whether the consumer of the last reader by index fetched batches itself: the next one begins with that.
 
     Example:
         >>> pace = ConcurrencyLimit(first=1)
@@ -54,6 +55,7 @@ class ConcurrencyLimit:
         self._clock = clock
         self.limit = float(first)
         self.batches = True
+        self.inline = False
         self.forget()
 
     @property
