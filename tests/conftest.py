@@ -69,6 +69,15 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.fixture
+def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test hides stays hidden in this test only."""
+    from torchdata_ais.errors import redaction
+
+    monkeypatch.setattr(redaction, "_known", {})
+    monkeypatch.setattr(redaction, "_known_forms", None)
+
+
 @pytest.fixture(scope="module")
 def files_left_open() -> Iterator[None]:
     """For tests of webdataset, which closes no shard: the collector does so here, where nobody is blamed for it."""

@@ -108,13 +108,17 @@ class Bottleneck:
 
     def __init__(self) -> None:
         self.inline = self.computing = False
-        self._left = _JUDGED  # batches before the next judgment
         self._pause = _PAUSE
-        self._begin, self._own_begin = time.monotonic(), time.thread_time()
-        self._computed_s = 0.0  # in threads, since then
+        self._judge_after(_JUDGED)
         self._ended = 0.0  # the consumer's last wait
         self._took_s = 0.0  # its last batch
         self._waits = 0  # of its last batches, those in turn that waited
+
+    def _judge_after(self, requests: int) -> None:
+        """Begin to measure; the next judgment is after so many requests."""
+        self._left = requests
+        self._begin, self._own_begin = time.monotonic(), time.thread_time()
+        self._computed_s = 0.0  # in threads, since then
 
     def add(self, computed_s: float) -> None:
         """Count a request by a thread."""
@@ -125,12 +129,10 @@ class Bottleneck:
         """Return whether threads are too many. Called when the consumer waits."""
         if self.inline or self._left > 0:
             return False
-        now, own = time.monotonic(), time.thread_time()
-        own_s = own - self._own_begin
+        own_s = time.thread_time() - self._own_begin
         computed_s = own_s + self._computed_s
-        self.computing = computed_s >= _BUSY * (now - self._begin)
-        self._left = _JUDGED
-        self._begin, self._own_begin, self._computed_s = now, own, 0.0
+        self.computing = computed_s >= _BUSY * (time.monotonic() - self._begin)
+        self._judge_after(_JUDGED)
         return self.computing and 2 * own_s <= computed_s
 
     def try_inline(self) -> None:
@@ -139,12 +141,12 @@ class Bottleneck:
         self._took_s, self._waits = math.inf, 1
 
     def end_wait(self) -> float:
-        """Note that the consumer goes on; return the time."""
+        """Record the end of a wait of the consumer; return the time."""
         self._ended = time.monotonic()
         return self._ended
 
     def is_consumer_busy(self) -> bool:
-        """Return whether it was so for half as long as its batch took."""
+        """Return whether it has worked for half as long as its batch took."""
         return 2 * (time.monotonic() - self._ended) > self._took_s
 
     @contextmanager
@@ -161,8 +163,8 @@ class Bottleneck:
     def leave_to_threads(self) -> None:
         """Let threads fetch for a while, each time for longer."""
         self.inline = self.computing = False
-        self._left, self._pause = self._pause, 2 * self._pause
-        self._begin, self._own_begin, self._computed_s = time.monotonic(), time.thread_time(), 0.0
+        self._judge_after(self._pause)
+        self._pause *= 2
 
 
 class Fetching:
@@ -274,7 +276,7 @@ class Fetching:
     def _check_threads(self) -> None:
         """Raise if the threads are gone: nothing would come any more."""
         if self._is_forked() or (self._threads and not any(one.is_alive() for one in self._threads)):
-            raise ReadError.at("the fetching threads are gone", todo="iterate anew")
+            raise ReadError.at("the fetching threads are gone", todo="iterate the pipe again")
 
     def _own_task(self) -> tuple[Chunk, list[Request]] | None:
         """Return what the consumer fetches next; None: threads do, or did."""

@@ -14,13 +14,7 @@ from torchdata_ais.errors import AISError, NotFoundError, redaction
 from torchdata_ais.errors.redaction import RedactingFilter, clean, hide, quiet, redact, redact_text
 from torchdata_ais.urls import parse_url
 
-
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch):
-    """What a test hides stays hidden in this test only."""
-    monkeypatch.setattr(redaction, "_known", {})
-    monkeypatch.setattr(redaction, "_known_forms", None)
-
+pytestmark = pytest.mark.usefixtures("no_known_secrets")
 
 S = "s3cr3tVALUE"
 LONG = "s3cr3tVALUEs3cr3tVALUE"
