@@ -236,14 +236,13 @@ def test_the_consumer_fetches_as_soon_as_the_last_thread_has_ended(
     monkeypatch.setattr(by_index, "_PATIENCE", 1000)
     monkeypatch.setattr(Bottleneck, "judge", lambda self: not self.inline)
     monkeypatch.setattr(Bottleneck, "is_consumer_busy", lambda self: False)
-    noted = by_index.read_batch
+    fetch = by_index.Fetching._fetch
 
-    def ended_late(*args: Any, **named: Any) -> Any:
-        answer = noted(*args, **named)
+    def ended_late(*args: Any) -> None:
+        fetch(*args)
         if threading.current_thread() is not threading.main_thread():
             time.sleep(0.2)
-        return answer
 
-    monkeypatch.setattr(by_index, "read_batch", ended_late)
+    monkeypatch.setattr(by_index.Fetching, "_fetch", ended_late)
     read(cluster)
     assert by[-1]
