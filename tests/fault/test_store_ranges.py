@@ -18,7 +18,7 @@ from torchdata_ais.errors import (
     TransportError,
     UsageError,
 )
-from torchdata_ais.store import Retry, StoreOptions, read_range
+from torchdata_ais.store import Retry, Stats, StoreOptions, read_range
 from torchdata_ais.store.transport import body as body_module
 from torchdata_ais.store.transport.metadata import ObjectMetadata
 
@@ -75,6 +75,58 @@ def test_promise_1_what_is_not_as_asked_is_asked_for_again(wrong: bytes) -> None
         read(wrong)
 
 
+def parts(*answers: bytes, attempts: int = 2) -> tuple[list[bytes], list[str]]:
+    """Return the parts of 30, 1 and 19 bytes that came from byte 100 on, and the requested ranges."""
+    found: list[bytes] = []
+    with RawServer(*(raw(one) for one in answers)) as server:
+        options = StoreOptions(server.endpoint, retry=Retry(attempts, backoff=0.0, deadline=15.0))
+        stats = Stats()
+        try:
+            rest = read_range(
+                "ais://b/s.tar",
+                100,
+                50,
+                options,
+                stats=stats,
+                parts=[30, 1, 19],
+                arrived=lambda part: found.append(bytes(part)),
+            )
+            assert not rest
+            assert stats.bytes == sum(map(len, found))
+        except ReadError as error:
+            assert stats.bytes == sum(map(len, found))
+            found.append(error.what.encode())
+        return found, [one.headers["range"] for one in server.requests]
+
+
+PARTS = [BODY[100:130], BODY[130:131], BODY[131:150]]
+
+
+@pytest.mark.parametrize(("came", "continued"), [(0, 100), (29, 100), (30, 130), (31, 131), (49, 131)])
+def test_promise_1_parts_of_a_range_come_once_and_it_is_continued(came: int, continued: int) -> None:
+    assert parts(GOOD) == (PARTS, ["bytes=100-149"])
+    whole = answer(0, 0, BODY, code="200 OK")
+    assert parts(whole) == (PARTS, ["bytes=100-149"])
+    cut = GOOD[: len(GOOD) - 50 + came]
+    rest = answer(continued, 149, BODY[continued:150])
+    assert parts(whole[: len(whole) - 900 + came], rest)[0] == PARTS
+    assert parts(cut, whole)[0] == PARTS
+    assert parts(cut, rest) == (PARTS, ["bytes=100-149", f"bytes={continued}-149"])
+    *found, error = parts(cut, attempts=1)[0]
+    assert found == PARTS[: {100: 0, 130: 1, 131: 2}[continued]]
+    assert b"broke off" in error
+    other = answer(continued + 1, 149, BODY[continued + 1 : 150])
+    assert b"a range nobody asked for" in parts(cut, other, attempts=2)[0][-1]
+
+
+def test_parts_end_with_the_object() -> None:
+    assert parts(answer(0, 0, b"", code="416 Range Not Satisfiable"))[0] == []
+    assert parts(answer(100, 129, BODY[100:130], total="130"))[0] == PARTS[:1]
+    assert parts(answer(100, 139, BODY[100:140], total="140"))[0] == [*PARTS[:2], BODY[131:140]]
+    assert parts(answer(100, 119, BODY[100:120], total="120"))[0] == [BODY[100:120]]
+    assert parts(answer(0, 0, BODY[:140], code="200 OK"))[0] == [*PARTS[:2], BODY[131:140]]
+
+
 LONG = random.Random(2).randbytes(300_000)
 
 
@@ -95,6 +147,26 @@ def test_promise_1_a_long_range_is_received_in_steps(
         assert read(part[: len(part) - cut], part, start=start, length=size) == data
         with pytest.raises(ReadError, match="broke off"):
             read(part[: len(part) - cut], start=start, length=size, attempts=1)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_promise_1_long_parts_are_those_of_the_range(chunked: bool) -> None:
+    sizes = [1, 9000, 150_000, 524_288 - 150_000, 524_288, 524_289, 3, 300_000]
+    data = random.Random(3).randbytes(sum(sizes))
+    part = answer(7, 6 + len(data), data, total="*")
+    if chunked:
+        head, _, body = part.partition(b"\r\n\r\n")
+        lines = [one for one in head.split(b"\r\n") if not one.startswith(b"Content-Length")]
+        frames = [b"%x\r\n%b\r\n" % (len(one), one) for one in (body[:5], body[5:70_000], body[70_000:])]
+        part = b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b"", b"".join(frames) + b"0\r\n\r\n"])
+    found: list[bytes] = []
+    with RawServer(raw(part)) as server:
+        read_range(
+            "ais://b/s.tar", 7, len(data), StoreOptions(server.endpoint),
+            parts=sizes, arrived=lambda part: found.append(bytes(part)),
+        )  # fmt: skip
+    assert list(map(len, found)) == sizes
+    assert b"".join(found) == data
 
 
 def test_errors_say_what_they_are() -> None:

@@ -5,7 +5,8 @@ that and answers correctly (`Fetching`). A request is sent only when its bytes f
 thread checks received bytes. Wrong bytes are requested once more, alone, before that is an error.
 
 Threads fetch ahead, and read every answer to its end without waiting for the consumer: storage disconnects slow
-readers. Files are read in the consumer's thread, and so are batches where the processor is the bottleneck.
+readers. Files are read in the consumer's thread. So are samples requested together, where the processor is the
+bottleneck.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -30,6 +31,7 @@ from torchdata_ais.reading.requests import (
     Request,
     Wanted,
     chunks_in,
+    parts_of,
     requests_for,
     together,
     window_at_first,
@@ -60,10 +62,11 @@ _CLOSE_S = 1.0
 _SHARDS = 4096  # so many locations are kept
 _LEAST_THREADS = 2
 _FAST = 300e6  # bytes a second of a request; more threads would only take Python's lock from each other
-_JUDGED = 4  # batches, together
+_JUDGED = 4  # requests, together
 _BUSY = 0.65  # the part of their time that reading computed, where it is the bottleneck
-_PATIENCE = 3  # times what the consumer computed, its batch may take
-_PAUSE = 16  # batches by threads after the consumer fetched in vain; each time twice as many
+_PATIENCE = 3  # times what the consumer computed, its requests may take
+_HALF = 0.5  # of a chunk; what is judged together
+_PAUSE = 16  # requests by threads after the consumer fetched in vain; each time twice as many
 
 logger = logging.getLogger("torchdata_ais")
 
@@ -82,20 +85,22 @@ class Chunk:
         # Read in the consumer's thread, by each place a request is for.
         self.in_files: dict[int, Request] = {}
 
-    def fill(self, request: Request, came: bytes | AISError) -> None:
+    def fill(self, request: Request, came: bytes | memoryview | AISError) -> None:
         """Store the result of a request; views of it share the bytes."""
-        data = memoryview(came) if isinstance(came, bytes) and len(request.wanted) > 1 else came
+        data = memoryview(came) if isinstance(came, bytes) else came
         for place in request.wanted:
             reference = self.wanted[place].reference
-            if isinstance(data, memoryview):
+            if isinstance(data, AISError):
+                self.pieces[place] = _with_key(data, reference)
+            elif reference.size == request.length:
+                self.pieces[place] = came
+            else:
                 start = reference.start - request.start
                 self.pieces[place] = data[start : start + reference.size]
-            else:
-                self.pieces[place] = _with_key(data, reference) if isinstance(data, AISError) else data
 
 
 class Bottleneck:
-    """Judgment of who is to fetch batches: threads, or the consumer.
+    """Judgment of who is to fetch: threads, or the consumer.
 
     Where reading computes most of the time, and the consumer does little else, threads fetch nothing earlier: they only
     take Python's lock from each other and from the consumer. Threads are needed again where requests wait, or the
@@ -111,8 +116,9 @@ class Bottleneck:
         self._pause = _PAUSE
         self._judge_after(_JUDGED)
         self._ended = 0.0  # the consumer's last wait
-        self._took_s = 0.0  # its last batch
-        self._waits = 0  # of its last batches, those in turn that waited
+        self._took_s = 0.0  # its last requests, for half of a chunk
+        self._waits = 0  # how often in turn these waited
+        self._begin_chunk()
 
     def _judge_after(self, requests: int) -> None:
         """Begin to measure; the next judgment is after so many requests."""
@@ -139,6 +145,7 @@ class Bottleneck:
         """Let the consumer fetch, from now on or as a trial."""
         self.inline = True
         self._took_s, self._waits = math.inf, 1
+        self._begin_chunk()
 
     def end_wait(self) -> float:
         """Record the end of a wait of the consumer; return the time."""
@@ -146,17 +153,30 @@ class Bottleneck:
         return self._ended
 
     def is_consumer_busy(self) -> bool:
-        """Return whether it has worked for half as long as its batch took."""
-        return 2 * (time.monotonic() - self._ended) > self._took_s
+        """Return whether it has worked for half as long as its requests took."""
+        return 2 * (self._worked_s + time.monotonic() - self._ended) > self._took_s
+
+    def _begin_chunk(self) -> None:
+        """Begin to measure requests by the consumer, for half of a chunk."""
+        self._part = self._part_s = self._part_computed_s = self._worked_s = 0.0
 
     @contextmanager
-    def own_batch(self) -> Iterator[None]:
-        """Measure a batch by the consumer; leave it to threads if it waits."""
+    def own_request(self, part: float) -> Iterator[None]:
+        """Measure the consumer's request; let threads fetch if it waits.
+
+        `part` is how much of a chunk it is for. Half of a chunk is judged together, as a small request says little.
+        """
         begin, computed = time.monotonic(), time.thread_time()
+        self._worked_s += begin - self._ended
         yield
-        self._took_s = time.monotonic() - begin
-        waited = self._took_s > _PATIENCE * (time.thread_time() - computed)
-        self._waits = self._waits + 1 if waited else 0
+        self._part += part
+        self._part_s += self.end_wait() - begin
+        self._part_computed_s += time.thread_time() - computed
+        if self._part < _HALF:
+            return
+        self._took_s = self._part_s
+        self._waits = self._waits + 1 if self._part_s > _PATIENCE * self._part_computed_s else 0
+        self._begin_chunk()
         if self._waits > 1:  # one may have been bad luck
             self.leave_to_threads()
 
@@ -170,10 +190,10 @@ class Bottleneck:
 class Fetching:
     """Fetcher of ranges in the order of their requests.
 
-    Two threads fetch, on a slow link more as long as the consumer waits for them. The consumer fetches batches itself
-    where threads do not help (`Bottleneck`).
+    Two threads fetch, on a slow link more as long as the consumer waits for them. Where threads do not help
+    (`Bottleneck`), the consumer itself fetches samples that are requested together.
 
-    Memory: the requested bytes; 512 KiB for each batch under way (`ChunkedBody`).
+    Memory: the requested bytes; 512 KiB for each request under way (`ChunkedBody`, `WholeBody`).
     """
 
     def __init__(
@@ -242,7 +262,7 @@ class Fetching:
         """Return how many tasks threads may start. Called with the lock held."""
         count = len(self._tasks)
         if self._bottleneck.inline:  # not those for the consumer
-            count = next((n for n, (_, requests) in enumerate(self._tasks) if len(requests) > 1), count)
+            count = next((n for n, (_, requests) in enumerate(self._tasks) if _are_several(requests)), count)
         return max(0, min(self._most - self._busy, count))
 
     def piece(self, chunk: Chunk, place: int) -> Piece:
@@ -302,13 +322,14 @@ class Fetching:
             self._bottleneck.try_inline()
 
     def _fetch_here(self, chunk: Chunk, requests: list[Request]) -> None:
-        """Fetch a batch in the consumer's thread."""
+        """Fetch a task in the consumer's thread."""
         cancel = Cancel()
         with self._ready:
             self._cancels.add(cancel)
         try:
-            with suppress(Cancelled), self._bottleneck.own_batch():
-                self._fetch(chunk, requests, cancel)
+            part = sum(request.length for request in requests) / chunk.size
+            with suppress(Cancelled), self._bottleneck.own_request(part):
+                self._fetch(chunk, requests, cancel, in_parts=True)
         finally:
             with self._ready:
                 self._cancels.discard(cancel)
@@ -379,15 +400,36 @@ class Fetching:
                 with self._there:
                     self._there.notify()
 
-    def _fetch(self, chunk: Chunk, requests: list[Request], cancel: Cancel) -> None:
+    def _fetch(
+        self, chunk: Chunk, requests: list[Request], cancel: Cancel, *, in_parts: bool = False
+    ) -> None:
         """Fetch a task; ranges missing from a batch become the next tasks."""
         if len(requests) == 1:
-            self._came(chunk, requests[0], self._fetched(requests[0], cancel))
+            if in_parts and len(requests[0].wanted) > 1:
+                self._fetch_parts(chunk, requests[0], cancel)
+            else:
+                self._came(chunk, requests[0], self._fetched(requests[0], cancel))
             return
         missing = self._batch(requests, chunk, cancel)
         with self._ready:
             if not self._closed:
                 self._tasks.extendleft((chunk, [request]) for request in reversed(missing))
+
+    def _fetch_parts(self, chunk: Chunk, request: Request, cancel: Cancel) -> None:
+        """Fetch a range, and look at each part of it when it comes.
+
+        Called in the consumer's thread, or it could take a sample that is still in the buffer of a part.
+        """
+        parts = deque(parts_of(request, chunk.wanted))
+
+        def arrived(data: bytes | memoryview) -> None:
+            part = parts.popleft()
+            chunk.fill(part, data)
+            self._look_at(chunk, part)
+
+        came = self._fetched(request, cancel, [part.length for part in parts], arrived)
+        for missing in [request] if isinstance(came, bytes) and came else parts:  # all are from a cache
+            chunk.fill(missing, came)
 
     def _weigh(self, size: int, took_s: float) -> None:
         """Adapt the number of threads to an ended request.
@@ -444,18 +486,32 @@ class Fetching:
         for place in request.wanted:
             piece = chunk.pieces[place]
             if isinstance(piece, (bytes, memoryview)):
-                with suppress(AISError):  # the consumer raises it
-                    chunk.pieces[place] = run_in(
-                        piece, chunk.wanted[place].reference, max_bytes=self._max_bytes
-                    )
+                reference = chunk.wanted[place].reference
+                try:
+                    chunk.pieces[place] = run_in(piece, reference, max_bytes=self._max_bytes)
+                except AISError:  # the consumer raises it; a view may be of a buffer that is used again
+                    chunk.pieces[place] = bytes(piece)
 
-    def _fetched(self, request: Request, cancel: Cancel | None = None) -> bytes | AISError:
+    def _fetched(
+        self,
+        request: Request,
+        cancel: Cancel | None = None,
+        parts: Sequence[int] = (),
+        arrived: Callable[[bytes | memoryview], object] | None = None,
+    ) -> bytes | AISError:
+        """Return the bytes of a range, or its error; none if parts were passed on."""
         try:
-            return self._range(request, cancel)
+            return self._range(request, cancel, parts, arrived)
         except AISError as error:
             return error
 
-    def _range(self, request: Request, cancel: Cancel | None) -> bytes:
+    def _range(
+        self,
+        request: Request,
+        cancel: Cancel | None,
+        parts: Sequence[int],
+        arrived: Callable[[bytes | memoryview], object] | None,
+    ) -> bytes:
         source, shard, start, length, _ = request
         place, options = place_of(shard.name), self._options[source]
         if self._cache is not None:
@@ -472,12 +528,16 @@ class Fetching:
         )
         stats = Stats()
         pace = self._pace(request) if place.kind == "object" else None
-        data = read_range(
-            place, start, length, options,
-            known=facts, stats=stats, cancel=cancel, pace=pace, files=self._files,
-        )  # fmt: skip
-        self._stats.bytes += stats.bytes or len(data)
-        self._stats.retries += stats.retries
+        data = b""
+        try:
+            data = read_range(
+                place, start, length, options,
+                known=facts, stats=stats, cancel=cancel, pace=pace, files=self._files,
+                parts=parts, arrived=arrived,
+            )  # fmt: skip
+        finally:
+            self._stats.bytes += stats.bytes or len(data)
+            self._stats.retries += stats.retries
         return data
 
     def _group_of(self, request: Request) -> tuple[str, ...] | None:
@@ -504,6 +564,11 @@ class Fetching:
         return concurrency_limit_of(
             place_of(request.shard.name).endpoint or options.endpoint, options.node_requests
         )
+
+
+def _are_several(requests: Sequence[Request]) -> bool:
+    """Return whether a task is for several samples."""
+    return len(requests) > 1 or len(requests[0].wanted) > 1
 
 
 def _with_key(error: AISError, reference: SampleReference) -> AISError:
@@ -563,7 +628,7 @@ def _usual_run(data: bytes | memoryview, reference: SampleReference, max_bytes: 
     """
     if max_bytes is not None and 8 * len(data) > max_bytes:  # names and records may count
         return None
-    found = usual_members(data, reference.start, reference.key, reference.fields)
+    found = usual_members(data, reference.start, reference.key, reference.fields, reference.sizes)
     if found is None:
         return None
     new = tuple.__new__  # RunMember(...) takes twice as long
@@ -627,7 +692,7 @@ class IndexedReader:
         held: Bytes requested and not yet returned; `held_max`: the most there were.
         refetched: Samples that were requested once more, after wrong bytes.
 
-    Memory: `window_bytes`, or the largest sample, and that sample's members; 512 KiB a batch under way (`ChunkedBody`).
+    Memory: `window_bytes`, or the largest sample, and that sample's members; 512 KiB a request under way (`Fetching`).
     """
 
     options: Sequence[StoreOptions]

@@ -16,6 +16,7 @@ _GAP = 16 << 10
 _MOST_AT_ONCE = 10 << 20
 _FEW = 8  # ranges for which a batch of them does not pay
 _LARGE = 1 << 20  # bytes of a range that is worth a separate request
+_PART = 512 << 10  # bytes of a range that are looked at together, while the processor has them in its cache
 _MOST_SAMPLES = 512  # in a chunk
 _CHUNKS = 4  # of a window, under way at the same time; samples of a request share its cost
 _SMALLER = 8  # times, the first chunk: the first sample should not wait for all requested with it
@@ -58,30 +59,61 @@ def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
     """
     found: list[Request] = []
     places = [(one.source, one.reference.number, one.reference.start) for one in chunk]
-    shard: tuple[int, int] | None = None
-    useful = 0  # bytes of the last request that are wanted
+    row: ShardRow | None = None
+    source = number = begin = end = useful = 0  # of the last request; `useful` bytes of it are wanted
+    wanted: list[int] = []
     for place in sorted(range(len(chunk)), key=places.__getitem__):
         reference = chunk[place].reference
-        if shard == places[place][:2]:
-            last = found[-1]
-            length = max(last.length, reference.start + reference.size - last.start)
-            gap = reference.start - (last.start + last.length)
-            if gap <= min(_GAP, useful) and length <= _MOST_AT_ONCE:
-                last.wanted.append(place)
-                useful += reference.size
-                found[-1] = last._replace(length=length)
+        start, size = reference.start, reference.size
+        if (source, number) == places[place][:2] and row is not None:
+            longer = max(end, start + size)
+            if start - end <= min(_GAP, useful) and longer - begin <= _MOST_AT_ONCE:
+                wanted.append(place)
+                end, useful = longer, useful + size
                 continue
-        shard = places[place][:2]
-        useful = reference.size
-        found.append(Request(shard[0], reference.shard, reference.start, reference.size, [place]))
+        if row is not None:
+            found.append(Request(source, row, begin, end - begin, wanted))
+        source, number, row = chunk[place].source, reference.number, reference.shard
+        begin, end, useful, wanted = start, start + size, size, [place]
+    if row is not None:
+        found.append(Request(source, row, begin, end - begin, wanted))
     return sorted(found, key=lambda request: min(request.wanted))
+
+
+def parts_of(request: Request, chunk: Sequence[Wanted]) -> list[Request]:
+    """Return a range in parts of whole samples of `chunk`.
+
+    Each has at most 512 KiB and the gap after it. More have only those of one sample, or of overlapping ones.
+
+    Example:
+        >>> from torchdata_ais import SampleIndex
+        >>> from torchdata_ais.testing import example_shards
+        >>> index = SampleIndex.build(example_shards(counts=(3, 2)))
+        >>> chunk = list(map(Wanted, index.take([0, 1])))
+        >>> [(one.start, one.length, one.wanted) for one in parts_of(requests_for(chunk)[0], chunk)]
+        [(0, 3584, [0, 1])]
+    """
+    source, shard, begin, length, wanted = request
+    parts: list[Request] = []
+    places: list[int] = []
+    end = begin
+    for place in wanted:
+        _, start, size, *_ = chunk[place].reference
+        if places and start >= end and start + size - begin > _PART:
+            parts.append(Request(source, shard, begin, start - begin, places))
+            begin, places = start, []
+        places.append(place)
+        end = max(end, start + size)
+    parts.append(Request(source, shard, begin, request.start + length - begin, places))
+    return parts
 
 
 def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator[list[Wanted]]:
     """Yield requested samples in chunks for a window of so many bytes.
 
     A chunk has at least one sample. Its limit is twice that of the one before, from an eighth of the largest on.
-    A long run of adjacent samples ends its chunk, which may be a quarter larger for that: then a run is one request.
+    A long run of adjacent samples ends its chunk, which may be a quarter larger for that, and a run that does not fit
+    begins the next chunk: then a run is one request.
 
     Example:
         >>> from torchdata_ais import SampleIndex
@@ -101,8 +133,12 @@ def chunks_in(wanted: Iterable[Sequence[Wanted]], window_bytes: int) -> Iterator
         most = limit + limit // 4 if adjacent and not before else limit
         full = size + reference.size > most or len(chunk) >= _MOST_SAMPLES
         if chunk and (full or (not adjacent and count > 1 and 2 * (size - before) >= limit)):
-            yield chunk
-            chunk, size, before, count, limit = [], 0, 0, 0, min(most_bytes, 2 * limit)
+            limit = min(most_bytes, 2 * limit)
+            fits = size - before + reference.size <= limit + limit // 4
+            kept = count if adjacent and before and fits else 0
+            yield chunk[: len(chunk) - kept]
+            chunk = chunk[len(chunk) - kept :]
+            size, before, count = size - before if kept else 0, 0, kept
         elif not adjacent:
             before, count = size, 0
         chunk.append(one)

@@ -281,35 +281,43 @@ class TarReader:
 
 
 def usual_members(
-    archive: bytes | memoryview, start: int, key: str, fields: Iterable[str]
+    archive: bytes | memoryview, start: int, key: str, fields: Iterable[str], sizes: Iterable[int]
 ) -> list[tuple[str, bytes, int, str]] | None:
     """Return the members of an indexed sample, or None.
 
     Each is a name, data, offset and field. None if the sample has other members than these fields, or if one is not
     usual: whole regular files, at most with a PAX header of a time. A `TarReader` reads the others, slower, and raises
-    the errors. `start` is the offset of the archive, which has no end.
+    the errors. `start` is the offset of the archive, which has no end. Its bytes are known to be those that were
+    indexed, so a header with the expected name and size is not checked again.
 
     Example:
         >>> from torchdata_ais.testing import shard_bytes
         >>> archive = shard_bytes({"a.cls": b"3", "a.txt": b"tree"})[:2048]
-        >>> usual_members(archive, 0, "a", ["cls", "txt"])
+        >>> usual_members(archive, 0, "a", ["cls", "txt"], [1, 4])
         [('a.cls', b'3', 0, 'cls'), ('a.txt', b'tree', 1024, 'txt')]
-        >>> usual_members(archive, 0, "a", ["cls"])
+        >>> usual_members(archive, 0, "a", ["cls"], [1])
     """
     found: list[tuple[str, bytes, int, str]] = []
     at, begins = 0, f"{key}."
     length = len(begins)
     try:
-        for field in fields:
-            begin = start + at
-            kind, size, name = read_header(bytes(archive[at : at + BLOCK]))
-            at += BLOCK
-            if kind == _PAX and is_only_time(bytes(archive[at : at + size])):
-                at += size + -size % BLOCK
+        for field, expected in zip(fields, sizes, strict=True):
+            begin, name, size = start + at, begins + field, expected
+            raw = name.encode("utf-8", "surrogateescape") + NUL
+            is_expected = (
+                archive[at : at + len(raw)] == raw
+                and archive[at + 124 : at + 136] == b"%011o\0" % size
+                and archive[at + 156] == _FILE
+                and not archive[at + 345]  # no more of the name
+            )
+            if not is_expected:
                 kind, size, name = read_header(bytes(archive[at : at + BLOCK]))
-                at += BLOCK
-            if kind != _FILE or not name.startswith(begins) or name[length:].lower() != field:
-                return None
+                if kind == _PAX and is_only_time(bytes(archive[at + BLOCK : at + BLOCK + size])):
+                    at += BLOCK + size + -size % BLOCK
+                    kind, size, name = read_header(bytes(archive[at : at + BLOCK]))
+                if kind != _FILE or not name.startswith(begins) or name[length:].lower() != field:
+                    return None
+            at += BLOCK
             found.append((name, bytes(archive[at : at + size]), begin, field))
             at += size + -size % BLOCK
     except (ValueError, IndexError):  # no header; the archive ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from torchdata_ais import SampleIndex
 from torchdata_ais.errors import SampleError, SampleIndexError
+from torchdata_ais.reading import requests
 from torchdata_ais.reading.by_index import IndexedReader, run_in
-from torchdata_ais.reading.requests import Wanted, chunks_in, requests_for
+from torchdata_ais.reading.requests import Wanted, chunks_in, parts_of, requests_for
 from torchdata_ais.reading.runs import Run, whole_runs
 from torchdata_ais.store import StoreOptions
 from torchdata_ais.tar import TarReader
@@ -69,8 +71,39 @@ def test_a_long_run_of_adjacent_samples_ends_its_chunk(
     assert chunks(*BEFORE, *adjacent(0, count), *after, index=index) == [1, 2, 4, *cut]
 
 
-def test_a_run_after_other_samples_makes_no_chunk_larger(index: SampleIndex) -> None:
-    assert chunks(*BEFORE, (90_000, 1000), *adjacent(0, 12), index=index) == [1, 2, 4, 8, 5]
+def test_a_run_that_does_not_fit_begins_the_next_chunk(index: SampleIndex) -> None:
+    """The end of a shard must not cut all runs after it in two requests."""
+    assert chunks(*BEFORE, (90_000, 1000), *adjacent(0, 7), index=index) == [1, 2, 4, 8]
+    assert chunks(*BEFORE, (90_000, 1000), *adjacent(0, 8), index=index) == [1, 2, 4, 1, 8]
+    assert chunks(*BEFORE, (90_000, 1000), *adjacent(0, 12), index=index) == [1, 2, 4, 1, 10, 2]
+    for size, cut in ((5000, [1, 6]), (5001, [6, 1]), (30_000, [6, 1])):  # it makes no chunk too large
+        assert chunks(*BEFORE, (90_000, 1000), *adjacent(0, 5), (5000, size), index=index) == [1, 2, 4, *cut]
+    runs = [adjacent(100_000 * number, count) for number, count in enumerate([3, 8, 8, 8])]
+    assert chunks(*BEFORE, *chain(*runs), index=index) == [1, 2, 4, 3, 8, 8, 8]
+    assert chunks(*BEFORE, *adjacent(0, 3), *adjacent(50_000, 5), *adjacent(90_000, 2), index=index) == [
+        1,
+        2,
+        4,
+        8,
+        2,
+    ]
+
+
+def test_parts_of_a_range_are_whole_samples(index: SampleIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_PART", 1000)
+
+    def parts(*places: tuple[int, int]) -> list[tuple[int, int, list[int]]]:
+        reference: Any = index.take([0])[0]
+        chunk = [Wanted(reference._replace(start=start, size=size)) for start, size in places]
+        (request,) = requests_for(chunk)
+        return [(one.start, one.length, one.wanted) for one in parts_of(request, chunk)]
+
+    assert parts((7, 400), (407, 600), (1007, 1), (1008, 2000), (3008, 5)) == [
+        (7, 1000, [0, 1]), (1007, 1, [2]), (1008, 2000, [3]), (3008, 5, [4]),
+    ]  # fmt: skip
+    assert parts((900, 500), (0, 600)) == [(0, 900, [1]), (900, 500, [0])], "with the gap after it"
+    assert parts((0, 600), (0, 600), (600, 300)) == [(0, 900, [0, 1, 2])], "one is wanted twice"
+    assert parts((0, 900), (800, 900), (1700, 9)) == [(0, 1700, [0, 1]), (1700, 9, [2])], "they overlap"
 
 
 def test_samples_of_other_shards_or_sources_are_not_adjacent(index: SampleIndex) -> None:

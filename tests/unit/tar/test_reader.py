@@ -693,15 +693,16 @@ def test_promise_7_names_have_a_bound(kind):
 TIMED = pax(record(b"mtime", b"1700000000.5")) + header(b"a.Mask.PNG", octal(600)) + bytes(1024)
 USUAL = TWO[:2560] + TIMED
 NAMED = ("a", ["jpg", "cls", "mask.png"])
+SIZES = [len(data) for _, data, *_ in read(USUAL, require_end=False)]
 
 
 @pytest.mark.parametrize("kind", [bytes, memoryview])
 def test_usual_members_are_those_of_the_reader(kind):
-    members = usual_members(kind(USUAL), 5120, *NAMED)
+    members = usual_members(kind(USUAL), 5120, *NAMED, SIZES)
     expected = read(USUAL, start=5120, require_end=False)
     assert members == [(*one[:3], field) for one, field in zip(expected, NAMED[1], strict=True)]
     assert [type(data) for _, data, *_ in members] == [bytes] * 3
-    assert usual_members(kind(b""), 0, "a", []) == []
+    assert usual_members(kind(b""), 0, "a", [], []) == []
 
 
 @pytest.mark.parametrize(
@@ -711,7 +712,6 @@ def test_usual_members_are_those_of_the_reader(kind):
         header(kind=b"5"),
         header(kind=b"\0"),
         header(kind=b"7"),
-        header(checksum=b"0000000\0"),
         header(size=b"0000000000x\0"),
         header(b"b.jpg"),
         header(b"aa.jpg"),
@@ -729,20 +729,29 @@ def test_usual_members_are_those_of_the_reader(kind):
 )
 def test_other_members_are_left_to_the_reader(unusual):
     key, fields = NAMED
-    assert len(usual_members(USUAL + header(), 0, key, [*fields, "jpg"])) == 4
-    assert usual_members(USUAL + unusual, 0, key, [*fields, "jpg"]) is None
-    assert usual_members(unusual + USUAL, 0, key, ["jpg", *fields]) is None
-    assert usual_members(USUAL + TIMED[:1024], 0, key, fields) is None, "no member follows"
+    assert len(usual_members(USUAL + header(), 0, key, [*fields, "jpg"], [*SIZES, 0])) == 4
+    assert usual_members(USUAL + unusual, 0, key, [*fields, "jpg"], [*SIZES, 0]) is None
+    assert usual_members(unusual + USUAL, 0, key, ["jpg", *fields], [0, *SIZES]) is None
+    assert usual_members(USUAL + TIMED[:1024], 0, key, fields, SIZES) is None, "no member follows"
 
 
 @pytest.mark.parametrize(
     "fields", [[], ["jpg", "cls"], ["cls", "jpg", "mask.png"], ["jpg", "cls", "mask.PNG"]]
 )
 def test_a_sample_of_other_fields_is_left_to_the_reader(fields):
-    assert usual_members(USUAL, 0, "a", fields) is None
+    assert usual_members(USUAL, 0, "a", fields, SIZES[: len(fields)]) is None
 
 
 def test_a_cut_member_is_left_to_the_reader():
     for cut in range(0, len(USUAL), 64):
-        assert usual_members(USUAL[:cut], 0, *NAMED) is None
-    assert usual_members(USUAL + bytes(512), 0, *NAMED) is None
+        assert usual_members(USUAL[:cut], 0, *NAMED, SIZES) is None
+    assert usual_members(USUAL + bytes(512), 0, *NAMED, SIZES) is None
+
+
+def test_headers_are_checked_where_they_are_not_as_indexed():
+    wrong = header(checksum=b"0000000\0")
+    key, fields = NAMED
+    assert len(usual_members(USUAL + wrong, 0, key, [*fields, "jpg"], [*SIZES, 0])) == 4
+    assert usual_members(USUAL + wrong, 0, key, [*fields, "jpg"], [*SIZES, 1]) is None
+    expected = usual_members(USUAL, 0, *NAMED, SIZES)
+    assert usual_members(USUAL, 0, *NAMED, [1, 2, 3]) == expected, "the sizes of the headers"

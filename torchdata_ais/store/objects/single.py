@@ -7,7 +7,8 @@ import itertools
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -387,6 +388,8 @@ def read_range(
     cancel: Cancel | None = None,
     pace: ConcurrencyLimit | None = None,
     files: OpenFiles | None = None,
+    parts: Sequence[int] = (),
+    arrived: Callable[[bytes | memoryview], object] | None = None,
 ) -> bytes:
     """Return at most `length` bytes of an object from byte `start` on.
 
@@ -403,8 +406,12 @@ def read_range(
         cancel: Ends the call, from any thread. One serves one call at a time.
         pace: Bounds the requests in flight.
         files: Keeps a file open for the next read of it.
+        parts: Sizes of the parts for `arrived`, together `length`.
+        arrived: Called with each part that a server sends, valid until it returns; nothing is returned then. The last
+            is shorter if the object ends before. A range that breaks off is continued with the first missing part.
+            Ignored for a file.
 
-    Memory: the returned bytes.
+    Memory: the returned bytes, or the larger of 512 KiB and a part.
 
     Raises:
         NotFoundError: No such bucket or object.
@@ -422,16 +429,19 @@ def read_range(
             return _of_file(place, start, length, known, opened)
     target = place.url()
     stats = stats or Stats()
+    end, left = start + length, deque(parts)
 
     def get(attempts: Attempts) -> bytes:
+        begin = start if arrived is None else end - sum(left)
         with (
             nullcontext() if pace is None else pace.turn(cancel, attempts.left_s()),
-            journal().asking(display_name(place), target, start, attempts.total) as attempts.record,
+            journal().asking(display_name(place), target, begin, attempts.total) as attempts.record,
         ):
-            return get_now(attempts)
+            return get_now(attempts, begin)
 
-    def get_now(attempts: Attempts) -> bytes:
-        wanted = {"Range": f"bytes={start}-{start + length - 1}"}
+    def get_now(attempts: Attempts, begin: int) -> bytes:
+        rest = end - begin
+        wanted = {"Range": f"bytes={begin}-{end - 1}"}
         to_cluster = place.kind == "object"
         response = send("GET", target, options, attempts, with_token=to_cluster, headers=wanted)
         stats.retries += attempts.total > 1
@@ -445,11 +455,26 @@ def read_range(
                 refuse_page(response, options.endpoint or target)
             if known is not None:
                 _check(response, place, known)
-            if response.status == 200:  # a server that knows no ranges sends all of it
-                return _body(response, start, length, attempts, options)
-            expected = _extent(response, start, length)
-            data = _body(response, 0, expected, attempts, options)
-            if len(data) != expected:
+            is_whole = response.status == 200  # from a server that knows no ranges
+            expected = rest if is_whole else _extent(response, begin, rest)
+            body = _body_from(response, begin if is_whole else 0, attempts, options)
+            if arrived is not None:
+                came = 0
+                while came < expected:  # less than all if the object ends before
+                    size = min(left[0], expected - came)
+                    part = body.view(size)
+                    came += len(part)
+                    if len(part) < size:
+                        if not is_whole:
+                            raise attempts.broke_off(f"{came} bytes came of {expected}", came)
+                        expected = came
+                    left.popleft()
+                    attempts.progress(len(part))
+                    stats.bytes += len(part)
+                    arrived(part)
+                return b""
+            data = body.take(expected)
+            if not is_whole and len(data) != expected:
                 raise attempts.broke_off(f"{len(data)} bytes came of {expected}", len(data))
             return data
         finally:
@@ -512,11 +537,9 @@ def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:
     return last - start + 1
 
 
-def _body(
-    response: BaseHTTPResponse, skip: int, length: int, attempts: Attempts, options: StoreOptions
-) -> bytes:
-    """Return `length` bytes of the body after the first `skip`, or fewer."""
+def _body_from(response: BaseHTTPResponse, skip: int, attempts: Attempts, options: StoreOptions) -> WholeBody:
+    """Return the body after its first `skip` bytes."""
     body = WholeBody(response, options, attempts)
     while skip and (dropped := body.take(min(skip, _PIECE))):
         skip -= len(dropped)
-    return body.take(length)
+    return body

@@ -49,6 +49,7 @@ from torchdata_ais.store.transport.request_log import display_name, journal
 from torchdata_ais.urls import Location, redact
 
 _E = TypeVar("_E", bound=AISError)
+_D = TypeVar("_D")
 _PIN = "; StoreOptions(pin=False) takes what is there at the start"
 _NODE = "look at the node that holds the object"
 
@@ -469,6 +470,7 @@ class ChunkedBody:
         return count
 
 
+_VIEW = 512 << 10  # the most that is received into a buffer that is used again
 _PIECE = 128 << 10  # must come within the stall timeout
 _MIB = 1 << 20
 _AHEAD = 16 * _MIB  # received without a copy: more than one request for adjacent samples has
@@ -500,6 +502,8 @@ class WholeBody:
     """Reader of a whole body within the stall timeout and the deadline.
 
     `size` counts the bytes received so far, of a chunked body with its frames.
+
+    Memory: the bytes taken; for views 512 KiB, or one that is larger.
     """
 
     def __init__(self, response: BaseHTTPResponse, options: StoreOptions, attempts: Attempts) -> None:
@@ -518,15 +522,37 @@ class WholeBody:
         # Bytes that must come within the stall timeout; 0: it is not set, below: they came.
         self._expected = 0
         self.size = 0
+        self._buffer: memoryview | None = None
         Cancel.current().set_timeout(self._stall_s)
 
     def take(self, size: int) -> bytes:
         """Return the next `size` bytes; fewer if the body ends regularly."""
         if size < 1:
             return b""
-        attempts, chunked = self._attempts, self._chunked
+        if self._chunked is not None:
+            return self._guarded(self._chunked.take, size, self._received)
+        return self._guarded(self._filled, size)
+
+    def view(self, size: int) -> bytes | memoryview:
+        """Return what `take` does, valid until the next call: perhaps a view."""
+        if self._chunked is not None or size > _VIEW:
+            return self.take(size)
+        if self._buffer is None:
+            self._buffer = memoryview(bytearray(_VIEW))
+        return self._guarded(self._fill, self._buffer[:size])
+
+    def _fill(self, view: memoryview) -> memoryview:
+        """Fill `view` with the next bytes of a body that is not chunked."""
+        came = 0
+        while came < len(view) and (count := self._received(view[came:])):
+            came += count
+        return view[:came]
+
+    def _guarded(self, read: Callable[..., _D], *given: object) -> _D:
+        """Return `read(*given)`; an error of reading is a `Failed`."""
+        attempts = self._attempts
         try:
-            data = self._filled(size) if chunked is None else chunked.take(size, self._received)
+            data = read(*given)
             if self._expected:
                 attempts.check_interrupted()
         except (fault.ReadTimeoutError, TimeoutError) as error:

@@ -33,7 +33,7 @@ class ConcurrencyLimit:
         batches: Whether one request may contain many ranges (`read_batch`). Set it to False for a cluster that
             cannot.
         wrong: How often a batch was answered wrongly.
-        inline: Whether the consumer of the last reader by index fetched batches itself: the next one begins with that.
+        inline: Whether the consumer of the last reader by index fetched itself: the next one begins with that.
 
     Example:
         >>> pace = ConcurrencyLimit(first=1)
