@@ -527,7 +527,7 @@ def _extent(response: BaseHTTPResponse, start: int, length: int) -> int:
     """Return the size of the answer to a range, from its headers."""
     found = range_of(response)
     if found is None or found.first != start:
-        raise Failed(ReadError, "the server sent a range nobody asked for", "look at that node")
+        raise Failed(ReadError, "the server sent another range than was requested", "look at that node")
     last = start + length - 1
     if found.total is not None:
         last = min(last, found.total - 1)

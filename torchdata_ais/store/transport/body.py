@@ -158,7 +158,7 @@ class HTTPReader(Reader):
             part = range_of(response)
             if not ranged or part is None or part.first != self._offset:
                 self._ranges = False
-                raise Failed(ReadError, "the server sent a range nobody asked for", _NODE)
+                raise Failed(ReadError, "the server sent another range than was requested", _NODE)
         difference = self.facts.difference(found)
         if status == 206 and difference.startswith("checksum"):
             # It may be the checksum of the range (a setting of the bucket): the whole object's decides.
@@ -534,7 +534,7 @@ class WholeBody:
         return self._guarded(self._filled, size)
 
     def view(self, size: int) -> bytes | memoryview:
-        """Return what `take` does, valid until the next call: perhaps a view."""
+        """Return what `take` returns, but valid only until the next call."""
         if self._chunked is not None or size > _VIEW:
             return self.take(size)
         if self._buffer is None:
