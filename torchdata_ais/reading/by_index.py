@@ -65,7 +65,7 @@ _FAST = 300e6  # bytes a second of a request; more threads would only take Pytho
 _JUDGED = 4  # requests, together
 _BUSY = 0.65  # the part of their time that reading computed, where it is the bottleneck
 _PATIENCE = 3  # times what the consumer computed, its requests may take
-_HALF = 0.5  # of a chunk; what is judged together
+_JUDGED_PART = 0.5  # of a chunk, together
 _PAUSE = 16  # requests by threads after the consumer fetched in vain; each time twice as many
 
 logger = logging.getLogger("torchdata_ais")
@@ -172,7 +172,7 @@ class Bottleneck:
         self._part += part
         self._part_s += self.end_wait() - begin
         self._part_computed_s += time.thread_time() - computed
-        if self._part < _HALF:
+        if self._part < _JUDGED_PART:
             return
         self._took_s = self._part_s
         self._waits = self._waits + 1 if self._part_s > _PATIENCE * self._part_computed_s else 0

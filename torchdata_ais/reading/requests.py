@@ -58,32 +58,34 @@ def requests_for(chunk: Sequence[Wanted]) -> list[Request]:
         [(2048, 2048, [0]), (0, 3584, [1, 2])]
     """
     found: list[Request] = []
+    ends: list[int] = []
     places = [(one.source, one.reference.number, one.reference.start) for one in chunk]
-    row: ShardRow | None = None
-    source = number = begin = end = useful = 0  # of the last request; `useful` bytes of it are wanted
-    wanted: list[int] = []
+    shard: tuple[int, int] | None = None
+    useful = 0  # bytes of the last request that are wanted
     for place in sorted(range(len(chunk)), key=places.__getitem__):
         reference = chunk[place].reference
         start, size = reference.start, reference.size
-        if (source, number) == places[place][:2] and row is not None:
-            longer = max(end, start + size)
-            if start - end <= min(_GAP, useful) and longer - begin <= _MOST_AT_ONCE:
-                wanted.append(place)
-                end, useful = longer, useful + size
+        if shard == places[place][:2]:
+            end = max(ends[-1], start + size)
+            if start - ends[-1] <= min(_GAP, useful) and end - found[-1].start <= _MOST_AT_ONCE:
+                found[-1].wanted.append(place)
+                ends[-1] = end
+                useful += size
                 continue
-        if row is not None:
-            found.append(Request(source, row, begin, end - begin, wanted))
-        source, number, row = chunk[place].source, reference.number, reference.shard
-        begin, end, useful, wanted = start, start + size, size, [place]
-    if row is not None:
-        found.append(Request(source, row, begin, end - begin, wanted))
-    return sorted(found, key=lambda request: min(request.wanted))
+        shard, useful = places[place][:2], size
+        found.append(Request(shard[0], reference.shard, start, size, [place]))
+        ends.append(start + size)
+    whole = [
+        one._replace(length=end - one.start) if len(one.wanted) > 1 else one
+        for one, end in zip(found, ends, strict=True)
+    ]
+    return sorted(whole, key=lambda request: min(request.wanted))
 
 
 def parts_of(request: Request, chunk: Sequence[Wanted]) -> list[Request]:
     """Return a range in parts of whole samples of `chunk`.
 
-    Each has at most 512 KiB and the gap after it. More have only those of one sample, or of overlapping ones.
+    A part has at most 512 KiB and the gap after it, unless one sample, or several that overlap, are larger.
 
     Example:
         >>> from torchdata_ais import SampleIndex

@@ -214,6 +214,13 @@ def by(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that fetches does so to the end, however slow this machine is."""
+    monkeypatch.setattr(by_index, "_PATIENCE", 1000)
+    monkeypatch.setattr(Bottleneck, "is_consumer_busy", lambda self: False)
+
+
 def read(cluster: LocalCluster) -> Sequence[tuple[str, bytes]]:
     index = SampleIndex.build("ais://b/s.tar", method="read", cluster=cluster)
     reader = AISSampleReader(index, shuffle="samples", prefetch_bytes=1 << 19, seed=1)
@@ -222,11 +229,10 @@ def read(cluster: LocalCluster) -> Sequence[tuple[str, bytes]]:
     return found
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_consumer_fetches_batches_and_the_next_epoch_begins_so(
-    cluster: LocalCluster, pace: ConcurrencyLimit, by: list[bool], monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, pace: ConcurrencyLimit, by: list[bool]
 ) -> None:
-    monkeypatch.setattr(by_index, "_PATIENCE", 1000)  # however slow this machine is
-    monkeypatch.setattr(Bottleneck, "is_consumer_busy", lambda self: False)
     for _ in range(2):
         read(cluster)
         assert pace.inline
@@ -234,11 +240,10 @@ def test_the_consumer_fetches_batches_and_the_next_epoch_begins_so(
     assert all(by)
 
 
+@pytest.mark.usefixtures("patient")
 def test_ranges_that_are_missing_from_a_batch_of_the_consumer_come_by_threads(
     cluster: LocalCluster, pace: ConcurrencyLimit, by: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(by_index, "_PATIENCE", 1000)
-    monkeypatch.setattr(Bottleneck, "is_consumer_busy", lambda self: False)
     alone = []
 
     def noted(fetching: by_index.Fetching, request: by_index.Request, *args: Any) -> bytes:
@@ -267,15 +272,14 @@ def test_a_cluster_that_is_slow_is_read_by_threads_after_one_batch(
 
 
 @pytest.mark.timeout(30)
+@pytest.mark.usefixtures("patient")
 def test_the_consumer_fetches_as_soon_as_the_last_thread_has_ended(
     cluster: LocalCluster, pace: ConcurrencyLimit, by: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A target may end its answer long after the last entry."""
     pace.inline = False
     monkeypatch.setattr(by_index, "_LIVENESS_S", 100.0)
-    monkeypatch.setattr(by_index, "_PATIENCE", 1000)
     monkeypatch.setattr(Bottleneck, "judge", lambda self: not self.inline)
-    monkeypatch.setattr(Bottleneck, "is_consumer_busy", lambda self: False)
     fetch = by_index.Fetching._fetch
 
     def ended_late(*args: Any, **named: Any) -> None:
@@ -288,12 +292,11 @@ def test_the_consumer_fetches_as_soon_as_the_last_thread_has_ended(
     assert by[-1]
 
 
+@pytest.mark.usefixtures("patient")
 def test_runs_of_samples_come_part_by_part_where_the_consumer_fetches(
     cluster: LocalCluster, pace: ConcurrencyLimit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that breaks within a run costs the part in which it broke."""
-    monkeypatch.setattr(by_index, "_PATIENCE", 1000)
-    monkeypatch.setattr(Bottleneck, "is_consumer_busy", lambda self: False)
     index = SampleIndex.build("ais://b/s.tar", method="read", cluster=cluster)
     size = index[0].size
     monkeypatch.setattr(requests, "_PART", 3 * size)
@@ -352,6 +355,7 @@ def test_threads_read_no_parts_whoever_is_to_fetch_meanwhile(
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.usefixtures("patient")
 def test_an_error_within_a_run_is_that_of_the_missing_samples(
     cluster: LocalCluster, pace: ConcurrencyLimit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +366,7 @@ def test_an_error_within_a_run_is_that_of_the_missing_samples(
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.usefixtures("patient")
 def test_a_run_of_a_cached_shard_comes_whole(
     cluster: LocalCluster, pace: ConcurrencyLimit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -375,8 +380,6 @@ def read_run(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, *faults: Cut, cache: ObjectCache | None = None
 ) -> list[Any]:
     """Return the first eight samples, of which the consumer reads two at a time."""
-    monkeypatch.setattr(by_index, "_PATIENCE", 1000)
-    monkeypatch.setattr(Bottleneck, "is_consumer_busy", lambda self: False)
     options = StoreOptions(cluster.endpoint, retry=Retry(1))
     index = SampleIndex.build("ais://b/s.tar", method="read", cluster=options)
     monkeypatch.setattr(requests, "_PART", 2 * index[0].size)
