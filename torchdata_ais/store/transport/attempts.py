@@ -222,10 +222,11 @@ class Attempts:
             raise Cancelled
         self._failures += 1
         left = self.left_s()
+        late = left <= 0 and (failed.again or failed.kind is StallError)
+        if late and self._calls > 1:  # `failed` names the rest of the deadline alone
+            raise self._too_late() from quiet(failed.__cause__)
         if not failed.again:
             raise self._error(failed, "", offset) from quiet(failed.__cause__ or failed.__context__)
-        if self._calls > 1 and left <= 0:  # `failed` has the timeout that was shortened for that
-            raise self._too_late() from quiet(failed.__cause__)
         if self._failures >= self._retry.attempts:
             raise self._error(failed, f"tried {self.total} times", offset) from quiet(failed.__cause__)
         pause = failed.after_s if failed.after_s is not None else self._retry.delay(self._failures)

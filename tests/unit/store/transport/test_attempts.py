@@ -6,6 +6,7 @@ import multiprocessing
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -105,6 +106,35 @@ def test_promise_6_the_deadline_is_that_of_all_calls_together(clock: Clock) -> N
     tries.progress(1 << 20)  # each MiB adds a second
     assert tries.left_s() == 1.0
     assert tries.run(call) == "x"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (
+            lambda tries: tries.too_late("the deadline has passed after 0 bytes"),
+            "for the whole.*ask for less",
+        ),
+        (lambda tries: Failed(StallError, "no answer for 1 s"), "for the whole.*ask for less"),
+        (lambda tries: Failed(ReadError, "status 403", again=False), "status 403"),
+    ],
+    ids=["late in a body", "silent", "refused"],
+)
+def test_a_call_that_ends_late_names_the_deadline_of_all(
+    clock: Clock, make: Callable[[Attempts], Failed], says: str
+) -> None:
+    """One that a server refuses keeps its own reason."""
+    tries = Attempts(Retry(3, backoff=0.0, deadline=10.0), clock, "ais://b/s", "http://h")
+
+    def call(_: Attempts) -> str:
+        clock.now += 6.0
+        if clock.now > 1010.0:
+            raise make(tries)
+        return "x"
+
+    assert tries.run(call) == "x"
+    with pytest.raises(TransportError, match=says):
+        tries.run(call)
 
 
 def test_pauses_grow_to_exactly_their_limit() -> None:
