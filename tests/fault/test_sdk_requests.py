@@ -28,6 +28,7 @@ from torchdata_ais.store import (
     delete_object,
     head_object,
     list_buckets,
+    list_each,
     list_objects,
     put_object,
 )
@@ -262,6 +263,23 @@ def test_pages_without_news_are_passed_over_when_they_end() -> None:
     with RawServer(*listing(*pages)) as server:
         urls = list_objects("ais://b/p", options=store(server, deadline=30.0))
     assert [parse_url(url).name for url in urls] == ["p1", "p2"]
+
+
+def test_a_wrong_entry_that_no_source_names_does_not_matter() -> None:
+    """Where many names are listed together, too."""
+    prefixes: list[str] = []
+
+    def script(request: Request) -> None:
+        prefix = body_of(request)["value"]["prefix"]
+        prefixes.append(prefix)
+        names = [prefix] if prefix.endswith(".tar") else ["p-0.tar", "p-0/../x.tar"]
+        status(200, MSGPACK, body=page(*names))(request)
+
+    with RawServer(script) as server:
+        sources = [f"ais://b/p-{n}.tar" for n in range(9)]
+        found = list(list_each(sources, options=store(server, deadline=20.0)))
+    assert [[parse_url(url).name for url in urls] for urls in found] == [[f"p-{n}.tar"] for n in range(9)]
+    assert prefixes == ["p-", *(f"p-{n}.tar" for n in range(9))]
 
 
 @pytest.mark.skipif(aistore.__version__ < "2", reason="SDK 1 lists the buckets of one provider only")

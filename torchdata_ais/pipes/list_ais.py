@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torchdata_ais.pipes.base.contract import MemoryBound
 from torchdata_ais.pipes.base.pipe import IterDataPipe, Pipe
 from torchdata_ais.pipes.base.registry import stage
 from torchdata_ais.pipes.base.sources import StageTransport, describe, key_of, options_of, place_named
-from torchdata_ais.store import Cluster, PackedURLs, list_objects
+from torchdata_ais.store import Cluster, PackedURLs, StoreOptions, list_each
 from torchdata_ais.urls import ObjectURL, expand_template, redact
 
 SourceKey = int | str
@@ -45,7 +45,7 @@ class AISSourceLister(Pipe[str]):
     r"""List the objects of AIStore sources as URLs (``.list_ais()``).
 
     Nothing is asked of the cluster before the first item is. Brace templates and object URLs need no listing at
-    all. The listing is paged, without limit on its length. `ais_loader`, `as_dataset` and this package's reading
+    all; many names or prefixes of one bucket need one. The listing is paged, without limit on its length. `ais_loader`, `as_dataset` and this package's reading
     service list once, in the main process, and hand the listing to all workers (of sources that another pipe brings:
     where they are strings, paths or SDK buckets). It is believed: an object that the cluster leaves out of it (while
     it moves objects, it says so, which is logged) is not missed, whereas one that a template names is.
@@ -164,9 +164,14 @@ class AISSourceLister(Pipe[str]):
         if given is not None and self.named_by is None:
             yield from given.urls
             return
-        for key, source in self._keyed(self.named_by):
+        options = self.transport.resolve(self)
+        if self.named_by is None:
+            yield from chain.from_iterable(self._each(self._sources.items, options))
+            return
+        for source in self.named_by:
+            key = key_of(source)
             urls = None if given is None or key is None else given.of(key)
-            yield from self._list(source) if urls is None else urls
+            yield from next(self._each([source], options)) if urls is None else urls
 
     def packed(self) -> PackedURLs | None:
         """Return the earlier listing. An empty one is an error when iterating."""
@@ -178,8 +183,8 @@ class AISSourceLister(Pipe[str]):
         for source in () if sources is None else sources:
             yield key_of(source), source
 
-    def _list(self, source: object) -> list[ObjectURL]:
-        return list_objects(source, options=self.transport.resolve(self), **self._wanted)
+    def _each(self, sources: Sequence[object], options: StoreOptions) -> Iterator[list[ObjectURL]]:
+        return list_each(sources, options=options, **self._wanted)
 
     def list_sources(self, sources: Iterable[object] | None = None) -> dict[SourceKey, list[ObjectURL]]:
         """List now, and return the objects of each source; `give` makes use of it.
@@ -187,7 +192,9 @@ class AISSourceLister(Pipe[str]):
         Args:
             sources: All that the pipe of sources gives, if there is one.
         """
-        return {key: self._list(source) for key, source in self._keyed(sources) if key is not None}
+        named = [(key, source) for key, source in self._keyed(sources) if key is not None]
+        found = self._each([source for _, source in named], self.transport.resolve(self))
+        return {key: urls for (key, _), urls in zip(named, found, strict=True)}
 
     def describe_sources(self, sources: Iterable[object] | None = None) -> list[str]:
         """Return the identity of the objects of each source.

@@ -5,7 +5,7 @@ It does not import torch.
 
 from torchdata_ais.store.objects.cache import Kept, ObjectCache
 from torchdata_ais.store.objects.files import OpenFiles, file_url
-from torchdata_ais.store.objects.listing import list_objects, options_with
+from torchdata_ais.store.objects.listing import list_each, list_objects, options_with
 from torchdata_ais.store.objects.packed_urls import PackedURLs
 from torchdata_ais.store.objects.pages import list_buckets
 from torchdata_ais.store.objects.single import (
@@ -57,6 +57,7 @@ __all__ = [
     "journal",
     "keep_memory",
     "list_buckets",
+    "list_each",
     "list_objects",
     "object_exists",
     "open_blocks",

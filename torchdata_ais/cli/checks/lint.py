@@ -31,7 +31,7 @@ from torchdata_ais.index.build import SampleIndex, ShardWatch
 from torchdata_ais.index.build.builder import IndexLocation
 from torchdata_ais.pipes import AISFileLoader, TarSampleGrouper
 from torchdata_ais.samples import Fields, dots_in_names
-from torchdata_ais.store import Cluster, StoreOptions, cluster_options, list_objects
+from torchdata_ais.store import Cluster, StoreOptions, cluster_options, list_each
 from torchdata_ais.urls import parse_url, redact
 
 KEPT_PROBLEMS = 20  # of one shard; more are counted
@@ -354,7 +354,7 @@ def lint_shards(
 def sources(source: object, options: StoreOptions) -> list[str]:
     """Return the URLs of the shards of one source or several."""
     several = source if isinstance(source, (list, tuple)) else [source]
-    return [url for one in several for url in list_objects(one, options=options)]
+    return [url for urls in list_each(several, options=options) for url in urls]
 
 
 def _in_order(

@@ -14,7 +14,7 @@ from torchdata_ais.errors import AISError, NonAdjacentKeyError, NotFoundError, U
 from torchdata_ais.index import IndexedShard, ShardEntry, ShardSamples
 from torchdata_ais.index.listing_check import listed_objects
 from torchdata_ais.samples import is_apple_double, split_name
-from torchdata_ais.store import BlockSource, StoreOptions, file_url, list_objects, open_blocks
+from torchdata_ais.store import BlockSource, StoreOptions, file_url, list_each, open_blocks
 from torchdata_ais.store.jobs import OnProgress
 from torchdata_ais.tar import Link, Member, TarReader, TooLarge, is_compressed
 from torchdata_ais.urls import ObjectURL, parse_url
@@ -349,7 +349,7 @@ def listed_shards(sources: object, options: StoreOptions) -> list[ObjectURL]:
         UsageError: One is in the list twice.
     """
     named = sources if isinstance(sources, list | tuple) else [sources]
-    urls = [url for source in named for url in list_objects(source, options=options)]
+    urls = [url for some in list_each(named, options=options) for url in some]
     seen: set[str] = set()
     for url in urls:
         name = parse_url(url).uri

@@ -20,7 +20,7 @@ from torchdata_ais.index import (
     index_place,
     opened_index,
 )
-from torchdata_ais.store import Cluster, StoreOptions, cluster_options, given_options, list_objects
+from torchdata_ais.store import Cluster, StoreOptions, cluster_options, given_options, list_each
 from torchdata_ais.urls import ObjectURL, parse_url
 from torchdata_ais.writing.manifest import ShardInfo
 from torchdata_ais.writing.prepare import prepare
@@ -112,7 +112,7 @@ class ShardDatasource(_SampleDatasource):
         several = [source] if isinstance(source, str) or not isinstance(source, Sequence) else source
         is_remote = any(not isinstance(one, str) or parse_url(one).kind == "object" for one in several)
         self._store = cluster_options(self._options) if is_remote else StoreOptions()
-        self._shards = [url for one in several for url in list_objects(one, options=self._store)]
+        self._shards = [url for urls in list_each(several, options=self._store) for url in urls]
 
     def estimate_inmemory_data_size(self) -> int | None:
         """Return the bytes of the shards, where all are known."""

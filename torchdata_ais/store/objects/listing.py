@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import itertools
+import os
 import re
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchdata_ais.errors import NotFoundError, UsageError
+from torchdata_ais.errors import NotFoundError, ReadError, UsageError
 from torchdata_ais.store.objects.files import path_todo
-from torchdata_ais.store.objects.pages import Entry, list_bucket
+from torchdata_ais.store.objects.pages import Entry, list_at_most, list_bucket
 from torchdata_ais.store.objects.sdk import call_once
 from torchdata_ais.store.objects.sdk_names import etl_config, is_bucket, is_group
 from torchdata_ais.store.transport.cluster import resolve_options
@@ -95,9 +99,60 @@ class _Selection:
 
     prefix: str
     template: str | None
+    listings: _Listings
     etl_params: dict[str, str] = field(default_factory=dict)
     etl: object = None
     beside: bool = False
+
+
+_TOGETHER = 8
+_LISTED_PER_NAME = 16
+
+
+class _Listings:
+    """Listings of buckets: one for many sources of the same bucket.
+
+    A request takes a client as long as 50 entries. Fewer than 8 sources have one listing each, as have those whose
+    common prefix has more than 16 times as many objects.
+    """
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._known: dict[tuple[str, ...], tuple[str, list[Entry]]] = {}
+
+    def cover(self, sources: Iterable[object]) -> None:
+        """List the buckets in which many of these sources are."""
+        places: defaultdict[tuple[str, ...], list[Location]] = defaultdict(list)
+        for source in sources:
+            for text in _parts(source):
+                place, is_uri = _uri(text, self._options)
+                if is_uri and "{" not in place.name:
+                    places[_bucket_of(place)].append(place)
+        for bucket, named in places.items():
+            if len(named) < _TOGETHER:
+                continue
+            common = os.path.commonprefix([place.name for place in named])  # noqa: RUF071 - names have no folders
+            most = _LISTED_PER_NAME * len(named)
+            with contextlib.suppress(ReadError):  # it may be of an object that no source names
+                if (found := list_at_most(named[0], common, most, self._options)) is not None:
+                    self._known[bucket] = common, found
+
+    def of(self, place: Location, prefix: str, options: StoreOptions) -> list[Entry]:
+        """Return what `list_bucket` does."""
+        common, entries = self._known.get(_bucket_of(place), ("", None))
+        if entries is None or options is not self._options or not prefix.startswith(common):
+            return list_bucket(place, prefix, options)
+        begin = bisect_left(entries, prefix, key=_name_of)
+        rest = itertools.islice(entries, begin, None)
+        return list(itertools.takewhile(lambda entry: entry.name.startswith(prefix), rest))
+
+
+def _name_of(entry: Entry) -> str:
+    return entry.name
+
+
+def _bucket_of(place: Location) -> tuple[str, ...]:
+    return place.endpoint, place.provider, place.namespace, place.bucket
 
 
 def list_objects(
@@ -160,28 +215,63 @@ def list_objects(
         >>> list_objects("ais://pets/s-{0..1}.tar", options=options)[1]
         'http://h:51080/v1/objects/pets/s-1.tar?provider=ais'
     """
+    (found,) = list_each(
+        [source], prefix=prefix, etl=etl, etl_name=etl_name, template=template, regex=regex, options=options,
+        allow_empty=allow_empty, beside=beside,
+    )  # fmt: skip
+    return found
+
+
+def list_each(
+    sources: Sequence[object],
+    *,
+    prefix: str = "",
+    etl: object = None,
+    etl_name: str | None = None,
+    template: str | None = None,
+    regex: str | None = None,
+    options: StoreOptions,
+    allow_empty: bool = False,
+    beside: bool = False,
+) -> Iterator[list[ObjectURL]]:
+    """Yield what `list_objects` returns for each source.
+
+    Many names or prefixes in one bucket take one listing, if there are not many more objects between them.
+    """
     try:
         pattern = re.compile(regex) if regex else None
     except re.error as error:
         raise UsageError.at(f"regex={regex!r} is no regular expression: {error}") from error
-    wanted = _Selection(prefix, template, _etl_params(etl, etl_name), etl, beside)
-    listed = 0
-    found: list[ObjectURL] = []
-    for name, url in _candidates(source, wanted, options):
-        listed += 1
-        if pattern is None or pattern.search(name):
-            found.append(url)
-    if not found and not allow_empty:
-        raise nothing_found(source, prefix, template, regex, listed)
-    return found
+    listings = _Listings(options)
+    wanted = _Selection(prefix, template, listings, _etl_params(etl, etl_name), etl, beside)
+    if template is None:
+        listings.cover(sources)
+    for source in sources:
+        listed = 0
+        found: list[ObjectURL] = []
+        for name, url in _candidates(source, wanted, options):
+            listed += 1
+            if pattern is None or pattern.search(name):
+                found.append(url)
+        if not found and not allow_empty:
+            raise nothing_found(source, prefix, template, regex, listed)
+        yield found
+
+
+def _parts(source: object) -> list[str]:
+    """Return the texts of a source, none if it is an object."""
+    if type(source) is str:
+        return _UNION.split(source)
+    if isinstance(source, str):
+        return [source]
+    return [str(source)] if isinstance(source, Path) else []
 
 
 def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
     """Yield names and URLs of a source, before the regular expression."""
     if isinstance(source, str | Path):
-        text = source if isinstance(source, str) else str(source)
-        parts = _UNION.split(text) if type(source) is str else [text]
-        return itertools.chain.from_iterable(_of_text(part, wanted, options) for part in parts)
+        texts = _parts(source)
+        return itertools.chain.from_iterable(_of_text(text, wanted, options) for text in texts)
     if is_bucket(source):
         return _of_bucket(_place_of(source), wanted, options_with(source.client, options))
     in_group = is_group(source)
@@ -196,11 +286,17 @@ def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
     return _of_group(source, wanted, options) if in_group else _of_foreign(source, wanted, options)
 
 
-def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
+def _uri(text: str, options: StoreOptions) -> tuple[Location, bool]:
+    """Return the place of a text, and whether it is no ``http://`` URL."""
     place = parse_url(text).at(options.endpoint)
     is_uri = place.kind == "object" and not text.lower().startswith(("http://", "https://"))
     if is_uri:
         place.require_endpoint()
+    return place, is_uri
+
+
+def _of_text(text: str, wanted: _Selection, options: StoreOptions) -> Iterator[tuple[str, ObjectURL]]:
+    place, is_uri = _uri(text, options)
     if is_uri and "{" not in place.name:
         yield from _of_bucket(place, wanted, options)
         return
@@ -254,7 +350,7 @@ def _of_bucket(place: Location, wanted: _Selection, options: StoreOptions) -> It
             if name.startswith(prefix):
                 yield name, _url(replace(place, name=name), wanted)
         return
-    entries = list_bucket(place, prefix, options)
+    entries = wanted.listings.of(place, prefix, options)
     exact = [entry for entry in entries if entry.name == place.name and is_shard(entry.name)]
     for entry in exact or entries:
         if entry.name.startswith(INDEX_FOLDER) and not prefix.startswith(INDEX_FOLDER):

@@ -25,6 +25,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger("torchdata_ais")
 _MSGPACK = "application/msgpack"
 _PAGE_NAMES = 0  # as many as the cluster gives
+_SMALL_PAGE = 1000  # no kind of bucket refuses it
 _PROPS = "name,size,checksum,version,flags"
 _PROXY = "look at the log of the proxy, or name the objects with a template: then nothing is listed"
 _NAMED = (
@@ -91,6 +92,9 @@ class _Listing:
         self._barren = 0
         self._directories = 0
         self._moving = False
+
+    def __len__(self) -> int:
+        return len(self._found)
 
     def add(self, page: _Page) -> None:
         """Take the entries of a page; one that is on two pages counts once."""
@@ -166,10 +170,27 @@ def list_bucket(
         ConnectError, AuthError, NotFoundError, StallError: The cluster does not answer, or not within the deadline.
         ReadError: Another server answers; or a listed entry is invalid: the message names it.
     """
+    return _list(place, prefix, options, most=0 if first_page else None, whole=whole)[0].entries()
+
+
+def list_at_most(place: Location, prefix: str, most: int, options: StoreOptions) -> list[Entry] | None:
+    """Return the objects as `list_bucket` does, or None if there are more.
+
+    Pages are small, and those after `most` objects are not read.
+    """
+    listing, is_whole = _list(place, prefix, options, most=most)
+    return listing.entries() if is_whole else None
+
+
+def _list(
+    place: Location, prefix: str, options: StoreOptions, *, most: int | None = None, whole: bool = False
+) -> tuple[_Listing, bool]:
+    """Read pages until there are `most` objects, and report if that is all."""
     uri = replace(place, name=prefix).uri
     options = replace(options, endpoint=place.endpoint)
     url = f"{place.endpoint}/v1/buckets/{quote(place.bucket, safe='')}?{urlencode(place.query)}"
-    wanted = {"prefix": prefix, "pagesize": _PAGE_NAMES, "props": _PROPS, "flags": "0", "target": ""}
+    size = min(most or _PAGE_NAMES, _SMALL_PAGE)
+    wanted = {"prefix": prefix, "pagesize": size, "props": _PROPS, "flags": "0", "target": ""}
     wanted |= {"uuid": "", "continuation_token": ""}
     listing = _Listing(f"listing {uri}", prefix, whole=whole)
 
@@ -185,8 +206,10 @@ def list_bucket(
         while True:
             found = attempts.run(page)
             listing.add(found)
-            if not found.continuation_token or first_page:
-                return listing.entries()
+            if not found.continuation_token:
+                return listing, True
+            if most is not None and len(listing) >= most:
+                return listing, False
             listing.check_going_on(found.uuid, found.continuation_token)
             wanted |= {"uuid": found.uuid, "continuation_token": found.continuation_token}
 

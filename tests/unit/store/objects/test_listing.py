@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from torchdata_ais.errors import ConnectError, NotFoundError, ReadError, UsageError
-from torchdata_ais.store import Retry, StoreOptions, list_objects, resolve_options
-from torchdata_ais.store.objects import pages
+from torchdata_ais.store import Retry, StoreOptions, list_each, list_objects, resolve_options
+from torchdata_ais.store.objects import listing, pages
 from torchdata_ais.store.objects.listing import options_with
 from torchdata_ais.urls import ObjectURL, parse_url
 
@@ -210,6 +210,88 @@ def test_a_template_needs_a_bucket(bucket, store):
     for source in ("http://h:1/v1/objects/b/o?provider=ais", "/path", bucket.objects(obj_names=["o"])):
         with pytest.raises(UsageError, match="template="):
             list_objects(source, template="{a,b}", options=store)
+
+
+@pytest.fixture
+def many(ais_client, ais_bucket):
+    """A bucket of 40 shards and a file next to each, below `train/`, and 60 other objects."""
+    for number in range(40):
+        for kind in ("tar", "tar.idx"):
+            ais_bucket.object(f"train/{number:03}.{kind}").get_writer().put_content(b"x" * number)
+    for number in range(60):
+        ais_bucket.object(f"val/{number:03}.bin").get_writer().put_content(b"")
+    return f"ais://{ais_bucket.name}/"
+
+
+def requests_of(ais_cluster, run):
+    """Return what `run` returns, and how many requests for pages it took."""
+    ais_cluster.reset_stats()
+    found = run()
+    return found, ais_cluster.stats().count("GET")
+
+
+@pytest.mark.parametrize(
+    ("below", "requests"),
+    [
+        ([f"train/{n:03}.tar" for n in range(40)], 1),
+        ([f"train/{n:03}.tar" for n in (*range(30, 20, -1), 30)], 1),
+        ([f"train/{n:03}" for n in range(8)], 1),
+        ([f"train/{n:03}.tar" for n in range(7)], 7),
+        (["train/003.tar", *["val/00"] * 8], 1),
+        (["train/003.tar", *["val/00"] * 5], 6),
+        ([f"train/{n}" for n in ("", "0", "00", "01", "02", "03", "000.tar", "001.tar", "039.tar")], 1),
+    ],
+)
+def test_many_names_of_a_bucket_take_one_listing(ais_cluster, many, store, below, requests):
+    sources = [many + name for name in below]
+    expected = [list_objects(source, options=store) for source in sources]
+    found, asked = requests_of(ais_cluster, lambda: list(list_each(sources, options=store)))
+    assert found == expected
+    assert [[(url.size, url.checksum, url.version) for url in urls] for urls in found] == [
+        [(url.size, url.checksum, url.version) for url in urls] for urls in expected
+    ]
+    assert asked == requests
+    together, asked = requests_of(ais_cluster, lambda: list_objects("::".join(sources), options=store))
+    assert together == [url for urls in expected for url in urls]
+    assert asked == requests
+
+
+@pytest.mark.parametrize(("count", "requests"), [(10, 1), (9, 1 + 9)])
+def test_many_names_among_far_more_objects_are_listed_one_by_one(
+    ais_cluster, many, store, monkeypatch, count, requests
+):
+    """The names of 20 objects begin with `train/00`; a page more is not read."""
+    monkeypatch.setattr(listing, "_LISTED_PER_NAME", 2)
+    sources = [f"{many}train/{n:03}.tar" for n in range(count)]
+    found, asked = requests_of(ais_cluster, lambda: list(list_each(sources, options=store)))
+    assert [names(urls) for urls in found] == [[f"train/{n:03}.tar"] for n in range(count)]
+    assert asked == requests
+
+
+def test_a_name_that_is_not_there_is_named_among_many(many, store):
+    sources = [f"{many}train/{n:03}.tar" for n in range(45)]
+    with pytest.raises(NotFoundError, match=r"train/040\.tar: no object"):
+        list(list_each(sources, options=store))
+    found = list(list_each(sources, options=store, allow_empty=True))
+    assert [len(urls) for urls in found] == [1] * 40 + [0] * 5
+
+
+def test_prefixes_and_transforms_hold_for_many_names(ais_cluster, many, store):
+    sources = [f"{many}train/0{n:02}" for n in range(10)]
+    found, asked = requests_of(
+        ais_cluster, lambda: list(list_each(sources, prefix=".tar.i", etl_name="crop", options=store))
+    )
+    assert [names(urls) for urls in found] == [[f"train/0{n:02}.tar.idx"] for n in range(10)]
+    assert all(parse_url(url).params == {"etl_name": "crop"} for (url,) in found)
+    assert asked == 1
+
+
+def test_a_bucket_with_its_own_client_is_not_listed_by_another(ais_cluster, many, store):
+    own = ais_cluster.client().bucket(many.removeprefix("ais://").rstrip("/"))
+    sources = [own, f"{many}val/000.bin", *(f"{many}train/{n:03}.tar" for n in range(8))]
+    found, asked = requests_of(ais_cluster, lambda: list(list_each(sources, options=store)))
+    assert [len(urls) for urls in found] == [140, *[1] * 9]
+    assert asked == 2
 
 
 @pytest.fixture
