@@ -45,10 +45,11 @@ class AISSourceLister(Pipe[str]):
     r"""List the objects of AIStore sources as URLs (``.list_ais()``).
 
     Nothing is asked of the cluster before the first item is. Brace templates and object URLs need no listing at
-    all; many names or prefixes of one bucket need one. The listing is paged, without limit on its length. `ais_loader`, `as_dataset` and this package's reading
-    service list once, in the main process, and hand the listing to all workers (of sources that another pipe brings:
-    where they are strings, paths or SDK buckets). It is believed: an object that the cluster leaves out of it (while
-    it moves objects, it says so, which is logged) is not missed, whereas one that a template names is.
+    all; many names or prefixes of one bucket need one. The listing is paged, without limit on its length.
+    `ais_loader`, `as_dataset` and this package's reading service list once, in the main process, and hand the listing
+    to all workers (of sources that another pipe brings: where they are strings, paths or SDK buckets). It is
+    believed: an object that the cluster leaves out of it (while it moves objects, it says so, which is logged) is
+    not missed, whereas one that a template names is.
 
     Args:
         ais_sources: One source, a list or a pipe of them. A source is an SDK `Bucket` or object group (anything
