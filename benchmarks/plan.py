@@ -19,10 +19,10 @@ import numpy as np
 import shards
 
 from torchdata_ais import AISSampleReader, Mixture, SampleIndex, ais_loader
-from torchdata_ais.plan import Permutation, Run, RunSegment, Sources, round_weights
+from torchdata_ais.plan import Permutation, Run, Sources, round_weights
 from torchdata_ais.testing import example_shards
 
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests/unit"))
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests/unit/index"))
 
 FIRST_BATCH = """
 import sys, time
@@ -57,7 +57,7 @@ def least(call, rounds=5):
 
 def of_first_batch(count):
     """Plan and look up the first batch of a large index, in a process of its own; return seconds and MiB."""
-    from test_index_scale import write_large
+    from test_scale import write_large
 
     with tempfile.TemporaryDirectory() as folder:
         large, small = pathlib.Path(folder, "large"), pathlib.Path(folder, "small")
@@ -81,9 +81,11 @@ def of_permutation(n, calls=200, at_once=4096):
 
 
 def run_over(samples, weights, batch, ranks):
-    sources = Sources(samples, schedule=((0, round_weights(weights)),), stop="first", shuffle="samples")
-    return Run(
-        sources, 1, [RunSegment(0, 0, 0, batch, sources.weights_at(0), (0,) * len(samples))], ranks=ranks
+    return Run.begun(
+        Sources(samples, weights=round_weights(weights), stop="first", shuffle="samples"),
+        1,
+        batch,
+        ranks=ranks,
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +103,16 @@ def test_cases_that_nobody_measured_are_not_shown(benchmark: Any) -> None:
     assert f"| {label} | 7 | not measured | " in table.render(EMPTY | {"cases": {case: {"rows": rows}}})
     rows[peer] = {"metric": {"median": 5}, "ratios": {}, "cpu_ms_per_sample": {"median": 4}}
     assert f"| {label} | 7 | 5 | 1.50 | 0.50 |" in table.render(EMPTY | {"cases": {case: {"rows": rows}}})
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(300)
+def test_the_costs_of_planning_are_measured(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    command = [sys.executable, str(BENCHMARKS / "plan.py"), "--shards", "10", "--json", str(found)]
+    environment = os.environ | {"TORCHDATA_AIS_BENCH_DATA": str(tmp_path / "data")}
+    subprocess.run(command, check=True, env=environment, capture_output=True, timeout=250)
+    assert len(json.loads(found.read_text())) == 9
 
 
 EMPTY: dict[str, Any] = {

@@ -216,8 +216,7 @@ def field_sizes(index: IndexedSamples, field: str) -> Integers:
         if any(name in names for names in join.other.fields):
             return _sizes_of_partners(index, join, name, field)
     found = [np.zeros(0, dtype=np.int64)]
-    for stored, number, rows in index.selected():
-        batch = stored.samples(number)
+    for stored, number, rows, batch in index.parts.tables():
         places = np.array([names.index(field) if field in names else -1 for names in stored.fields])
         sizes = batch.column("sizes")
         begins = as_numpy(sizes.offsets)[:-1]

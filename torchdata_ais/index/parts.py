@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import xxhash
 
 from torchdata_ais.index.rows import IndexedShard, SampleReference, entry_of, references
 from torchdata_ais.index.stored import ShardRow, StoredIndex
 from torchdata_ais.plan.permutation import Integers
+
+Table = tuple[StoredIndex, int, Integers | None, pa.RecordBatch]
+"""A shard of an index by its number, selected rows or None for all, and all rows of its samples."""
 
 
 class Parts:
@@ -101,8 +106,10 @@ class Parts:
             shards, rows = stored.locate(part_positions)
             order = np.argsort(shards, kind="stable")
             numbers, begins = np.unique(shards[order], return_index=True)
-            for shard, here in zip(numbers.tolist(), np.split(order, begins[1:]), strict=True):
-                found_here = references(stored, shard, rows[here], first + shard)
+            batches = stored.samples_of(numbers.tolist())
+            split = np.split(order, begins[1:])
+            for shard, here, batch in zip(numbers.tolist(), split, batches, strict=True):
+                found_here = references(stored, shard, batch, rows[here], first + shard)
                 for place, reference in zip(part_places[here].tolist(), found_here, strict=True):
                     found[place] = reference
         return [reference for reference in found if reference is not None]
@@ -131,13 +138,24 @@ class Parts:
             for number, chosen in zip(numbers.tolist(), np.split(rows, firsts[1:]), strict=False):
                 yield part, number, chosen
 
+    def tables(self) -> Iterator[Table]:
+        """Yield `selected`, with the rows of all samples of each shard."""
+        return _with_rows(self.selected())
+
     def entries(self) -> Iterator[IndexedShard]:
         """Yield each shard as it was built; of a selection those with samples."""
         if self.positions is not None:
-            yield from itertools.starmap(entry_of, self.selected())
-            return
-        for part in self.stored:
-            yield from (entry_of(part, number, None) for number in range(part.head.shards))
+            return itertools.starmap(entry_of, self.tables())
+        every = ((part, number, None) for part in self.stored for number in range(part.head.shards))
+        return itertools.starmap(entry_of, _with_rows(every))
+
+
+def _with_rows(shards: Iterable[tuple[StoredIndex, int, Integers | None]]) -> Iterator[Table]:
+    for stored, group in itertools.groupby(shards, key=operator.itemgetter(0)):
+        these, ahead = itertools.tee(group)
+        batches = stored.samples_of(number for _, number, _ in ahead)
+        for (_, number, rows), batch in zip(these, batches, strict=True):
+            yield stored, number, rows, batch
 
 
 def shared_samples(several: Sequence[Parts]) -> tuple[int, int, int] | None:

@@ -124,9 +124,10 @@ SHOWN = pa.schema(
 )
 
 
-def shown_rows(stored: StoredIndex, shard: int, rows: Integers | None) -> pa.RecordBatch:
+def shown_rows(
+    stored: StoredIndex, shard: int, rows: Integers | None, batch: pa.RecordBatch
+) -> pa.RecordBatch:
     """Return rows of a shard's samples as users see them: `SHOWN`."""
-    batch = stored.samples(shard)
     if rows is not None and len(rows) < len(batch):
         batch = batch.take(as_arrow(rows))
     names = pa.array(
@@ -137,9 +138,11 @@ def shown_rows(stored: StoredIndex, shard: int, rows: Integers | None) -> pa.Rec
     return pa.record_batch([columns[name] for name in SHOWN.names], schema=SHOWN)
 
 
-def entry_of(stored: StoredIndex, shard: int, rows: Integers | None) -> IndexedShard:
+def entry_of(
+    stored: StoredIndex, shard: int, rows: Integers | None, batch: pa.RecordBatch | None = None
+) -> IndexedShard:
     """Return rows of a shard's samples as they were built."""
-    row, batch = stored.shard(shard), stored.samples(shard)
+    row, batch = stored.shard(shard), stored.samples(shard) if batch is None else batch
     if rows is not None:
         batch = batch.take(as_arrow(rows))
     starts = batch.column("start").to_pylist()
@@ -158,9 +161,11 @@ def entry_of(stored: StoredIndex, shard: int, rows: Integers | None) -> IndexedS
 _FEW = 10  # rows that are cheaper one by one than taken from the columns: 4 us each, instead of 42 us
 
 
-def references(stored: StoredIndex, shard: int, rows: Integers, number: int) -> Iterator[SampleReference]:
-    """Yield rows of the shard that is `number` in the whole index."""
-    row, batch = stored.shard(shard), stored.samples(shard)
+def references(
+    stored: StoredIndex, shard: int, batch: pa.RecordBatch, rows: Integers, number: int
+) -> Iterator[SampleReference]:
+    """Yield rows of `batch`, of the shard that is `number` in the whole index."""
+    row = stored.shard(shard)
     columns = [batch.column(name) for name in ("start", "size", "key", "fields", "sizes", "xxh64")]
     wanted: Iterable[tuple[object, ...]]
     if len(rows) < _FEW:

@@ -44,8 +44,8 @@ class Keys(Sequence[str]):
 
     def chunks(self) -> Iterator[pa.Array]:
         """Yield the keys, an Arrow array a shard."""
-        for part, number, rows in self._index.selected():
-            column = part.samples(number).column("key")
+        for _, _, rows, batch in self._index.parts.tables():
+            column = batch.column("key")
             yield column if rows is None else column.take(as_arrow(rows))
 
     def to_arrow(self) -> pa.ChunkedArray:
@@ -127,8 +127,7 @@ class Columns:
 
 def _stored_column(parts: Parts, name: str) -> Integers:
     found = [np.zeros(0, dtype=np.int64)]
-    for part, number, rows in parts.selected():
-        batch = part.samples(number)
+    for part, _, rows, batch in parts.tables():
         if name in part.head.columns:
             values = batch.column(name).fill_null(MISSING).to_numpy()
         else:
@@ -512,8 +511,8 @@ class NumberedSamples:
         """
         known = self._columns.arrays()
         schema, end = self._shown(), 0
-        for part, number, rows in self.selected():
-            shown = shown_rows(part, number, rows)
+        for table in self.parts.tables():
+            shown = shown_rows(*table)
             begin, end = end, end + len(shown)
             added = [values[begin:end] for values in known.values()]
             yield pa.RecordBatch.from_arrays([*shown.columns, *added], schema=schema)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
+import tempfile
 import time
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,11 +43,12 @@ from torchdata_ais.index.format import (
     samples_schema,
     whole_of,
 )
-from torchdata_ais.index.location import Readable, part_of
+from torchdata_ais.index.location import Readable, RemoteFolder, part_of
 from torchdata_ais.plan.permutation import Integers
 from torchdata_ais.store.objects.cache import open_kept, open_part, private_folder, remove, write_all
 from torchdata_ais.urls import ShardPlaces
 
+_log = logging.getLogger("torchdata_ais")
 _PIECE = 8 << 20
 _STILL_S = 60.0  # that a file which another process copies may stay as it is
 _TABLES = 2  # copies of tables of shards that stay: the present one's, and the one's before
@@ -196,6 +200,9 @@ class CopiedFolder:
 
 
 _KEPT_BYTES = 16 << 20
+_GAP = 256 << 10  # bytes between two blocks that take no longer than a request
+_MOST_NEAR = 4 << 20
+_MOST_COPIED = 1 << 30
 _SMALL_TABLE = 1 << 20
 _HEAD_BYTES = 64 << 10  # read at once, of a head whose length is not known yet
 
@@ -214,6 +221,16 @@ class ShardRow(NamedTuple):
     start: int
     length: int
     xxh64: int
+
+
+def _are_near(first: Block, last: Block, block: Block, gap: int) -> bool:
+    """Return whether `block` is to be read with those from `first` to `last`."""
+    between = block.start - (last.start + last.length)
+    return (
+        block.file == first.file
+        and 0 <= between <= gap
+        and block.start + block.length - first.start <= _MOST_NEAR
+    )
 
 
 def _read_head(folder: Readable, table: str) -> tuple[Head, int]:
@@ -236,7 +253,11 @@ class StoredIndex:
         places: Places whose shards it may name; None for an index that this process made. All names of a page are
             compared when something of the page is read.
 
-    Memory: 8 bytes a shard, at most 16 MiB of recently used pages and batches, and 4,096 rows.
+    In a folder that is not on this node, blocks close to each other are read at once. When an eighth of all was read
+    a second time, the files of samples are copied to temporary files without names, up to 1 GiB together.
+
+    Memory: 9 bytes a shard, at most 16 MiB of recently used pages and batches, 4 MiB of blocks, and 4,096 rows; 8 MiB
+    while a file is copied.
 
     Raises:
         SampleIndexError: It is damaged or incomplete; for blocks that are read later, when they are read.
@@ -257,13 +278,17 @@ class StoredIndex:
         self._kept: OrderedDict[tuple[str, int], tuple[pa.RecordBatch, int]] = OrderedDict()
         self._kept_bytes = 0
         self._rows: dict[int, ShardRow] = {}  # used last
+        self._copies: dict[str, FileIO | None] = {}
+        self._repeated_bytes = 0
         self._check_head()
+        self._valid = np.zeros(self.head.shards, dtype=np.bool_)  # shards whose samples were checked once
         if self._pages is not None and places is not None:  # those of a large table when they are read
             for number in range(len(self.head.pages)):
                 self.page(number)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}}
+        empty = {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}, "_copies": {}, "_repeated_bytes": 0}
+        return self.__dict__ | empty
 
     def kept_in(self, path: str | os.PathLike[str]) -> StoredIndex:
         """Return the same index, its files copied to a folder of this node on use."""
@@ -341,16 +366,48 @@ class StoredIndex:
 
     def samples(self, number: int) -> pa.RecordBatch:
         """Return the rows of a shard's samples."""
-        row = self.shard(number)
-        if not 0 <= row.part < len(self.head.parts):
-            raise damaged(
-                f"shard {row.name} stands in part {row.part}, which is not there", self.folder.where
-            )
-        block = Block(self.head.parts[row.part], row.start, row.length, f"{row.xxh64:016x}")
-        return self._block(block, self._schema, check=lambda batch: self._check_samples(row, batch))
+        return next(self.samples_of([number]))
 
-    def _check_samples(self, row: ShardRow, batch: pa.RecordBatch) -> None:
+    def samples_of(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the samples of several shards, in this order."""
+        gap = _GAP if isinstance(self.folder, RemoteFolder) else 0
+        near: list[tuple[int, Block]] = []
+        for number in numbers:
+            row = self.shard(number)
+            if not 0 <= row.part < len(self.head.parts):
+                raise damaged(
+                    f"shard {row.name} stands in part {row.part}, which is not there", self.folder.where
+                )
+            block = Block(self.head.parts[row.part], row.start, row.length, f"{row.xxh64:016x}")
+            if near and not _are_near(near[0][1], near[-1][1], block, gap):
+                yield from self._samples_near(near)
+                near = []
+            near.append((number, block))
+        yield from self._samples_near(near)
+
+    def _samples_near(self, near: Sequence[tuple[int, Block]]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of shards whose blocks are close to each other."""
+        missing = [(number, block) for number, block in near if (block.file, block.start) not in self._kept]
+        self._repeated_bytes += sum(block.length for number, block in missing if self._valid[number])
+        data, begin = b"", 0
+        if len(missing) > 1:
+            (_, first), (_, last) = missing[0], missing[-1]
+            begin = first.start
+            data = self._read(first.file, begin, last.start + last.length - begin)
+        for number, block in near:
+            place = block.start - begin
+            piece = data[place : place + block.length] if place >= 0 else b""
+            yield self._block(
+                block,
+                self._schema,
+                piece or None,  # a kept one may not be kept any more
+                check=partial(self._check_samples, number),
+                valid=bool(self._valid[number]),
+            )
+
+    def _check_samples(self, number: int, batch: pa.RecordBatch) -> None:
         """Compare the rows of a shard's samples with the shard and each other."""
+        row = self.shard(number)
         if len(batch) != row.samples:
             raise damaged(
                 f"shard {row.name} has {len(batch)} rows for {row.samples} samples", self.folder.where
@@ -377,6 +434,7 @@ class StoredIndex:
         values = as_numpy(flat)
         if ((values < 0) | (values > np.repeat(sizes, counted))).any():
             raise damaged(f"shard {row.name} has fields that are larger than their sample", self.folder.where)
+        self._valid[number] = True
 
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
         """Return the shard of each position, and its number within the shard."""
@@ -408,15 +466,19 @@ class StoredIndex:
         data: bytes | None = None,
         *,
         check: Callable[[pa.RecordBatch], None],
+        valid: bool = False,
     ) -> pa.RecordBatch:
-        """Return a batch, read and checked, or from the cache."""
+        """Return a batch, read and checked, or from the cache.
+
+        `data` may be its bytes. Those of a `valid` one were checked before: only their XXH64 is compared.
+        """
         place = (block.file, block.start)
         if place in self._kept:
             self._kept.move_to_end(place)
             return self._kept[place][0]
-        data = self._checked(block) if data is None else checked(data, block, self.folder.where)
-        batch = read_batch(data, schema, self.folder.where)
-        check(batch)
+        batch = read_batch(self._checked(block, data), schema, self.folder.where, valid=valid)
+        if not valid:
+            check(batch)
         self._kept[place] = (batch, block.length)
         self._kept_bytes += block.length
         while self._kept_bytes > _KEPT_BYTES and len(self._kept) > 1:
@@ -424,19 +486,67 @@ class StoredIndex:
             self._kept_bytes -= length
         return batch
 
-    def _checked(self, block: Block, again: bool = True) -> bytes:
-        try:
-            data = self.folder.read(block.file, block.start, block.length)
-        except NotFoundError as error:
-            raise SampleIndexError.at(
-                f"{self.folder.where}: the index is incomplete: {block.file} is missing",
-                todo="copy the whole folder, or build it again: torchdata-ais index",
-                url=self.folder.where,
-            ) from error
+    def _checked(self, block: Block, data: bytes | None = None) -> bytes:
+        """Return the bytes of a block, read again if those of a copy are wrong."""
+        if data is None:
+            data = self._read(block.file, block.start, block.length)
         try:
             return checked(data, block, self.folder.where)
         except SampleIndexError:
-            copied = isinstance(self.folder, CopiedFolder) and self.folder.mistrust(block.file)
-            if not (again and copied):
+            if not self._mistrust(block.file):
                 raise
-        return self._checked(block, again=False)
+        return checked(self._read(block.file, block.start, block.length), block, self.folder.where)
+
+    def _mistrust(self, name: str) -> bool:
+        """Discard the copy of a file; return whether there was one."""
+        if isinstance(self.folder, CopiedFolder):
+            return self.folder.mistrust(name)
+        copied = self._copies.get(name) is not None
+        if copied:
+            self._copies[name] = None
+        return copied
+
+    def _read(self, name: str, start: int, length: int) -> bytes:
+        """Return bytes of a file, or of the temporary copy of it."""
+        try:
+            if not isinstance(self.folder, RemoteFolder):
+                return self.folder.read(name, start, length)
+            again = self._repeated_bytes and self._repeated_bytes > self._samples_bytes / 8
+            if again and name in self.head.parts and name not in self._copies:
+                self._copies[name] = self._copied(name)
+            if (file := self._copies.get(name)) is not None:
+                with suppress(OSError):  # of its disk: then the bytes are missing
+                    return os.pread(file.fileno(), length, start)
+                self._copies[name] = None
+            return self.folder.read(name, start, length)
+        except NotFoundError as error:
+            raise SampleIndexError.at(
+                f"{self.folder.where}: the index is incomplete: {name} is missing",
+                todo="copy the whole folder, or build it again: torchdata-ais index",
+                url=self.folder.where,
+            ) from error
+
+    @cached_property
+    def _samples_bytes(self) -> float:
+        """Size of the files of samples, estimated from 4,096 shards."""
+        return float(as_numpy(self.page(0).column("length")).mean()) * self.head.shards
+
+    def _copied(self, name: str) -> FileIO | None:
+        """Copy a file of samples to a temporary file, if there is room."""
+        why, at = f"they have more than {_MOST_COPIED >> 20} MiB", 0
+        if self._samples_bytes <= _MOST_COPIED:
+            try:
+                file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed with the index
+                weakref.finalize(self, file.close)
+                while piece := self.folder.read(name, at, _PIECE):
+                    write_all(file, piece)
+                    at += len(piece)
+                return file
+            except OSError as error:
+                why = f"no temporary file ({error.strerror or error})"
+        _log.warning(
+            "%s: the rows of the samples are requested again and again: %s. Copy the index to this node by index_dir=",
+            self.folder.where,
+            why,
+        )
+        return None

@@ -101,6 +101,11 @@ class PlannedData:
             ]
         return self._groups
 
+    @cached_property
+    def shards(self) -> int:
+        """How many shards the indexes have."""
+        return sum(part.head.shards for index in self.mixture.sources for part in index.parts.stored)
+
     def sources_with(
         self, epoch_steps: int | None = None, tail: Tail | None = None, schedule: Schedule | None = None
     ) -> Sources:
@@ -320,7 +325,7 @@ def _left(run: Run, source: int, numbers: Integers) -> npt.NDArray[np.bool_]:
     return kept
 
 
-_AT_ONCE = 1024  # positions that are looked up in the index at a time
+_LEAST_AT_ONCE, _MOST_AT_ONCE = 1 << 10, 1 << 14  # positions that are looked up in the index at a time
 
 
 @dataclass(eq=False, repr=False)
@@ -361,6 +366,8 @@ class PlannedReading:
         positions: list[Integers] = []
         slots: list[Integers] = []
         count, most = 0, 1
+        # The rows of a shard are checked once for all samples of it that are looked up together.
+        at_once = min(max(_LEAST_AT_ONCE, 8 * self.data.shards), _MOST_AT_ONCE)
         for slot, step in enumerate(self.steps):
             positions.append(self._positions(step)[0 if slot else self.into :])
             slots.append(np.full(len(positions[-1]), slot))
@@ -369,7 +376,7 @@ class PlannedReading:
                 yield self.data.look_up(
                     self.run, np.concatenate(positions), np.concatenate(slots), self.places
                 )
-                count, most, positions, slots = 0, min(_AT_ONCE, 4 * count), [], []
+                count, most, positions, slots = 0, min(at_once, 4 * count), [], []
 
     def _positions(self, step: int) -> Integers:
         return self.run.positions(step, self.rank) if self.only is None else self.only

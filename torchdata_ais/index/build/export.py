@@ -47,7 +47,7 @@ def export_index(
         files.write("shardindex.json", _wids(index, home))
         return files.written
     counts: dict[str, int] = {}
-    for entry, samples in starmap(entry_of, index.selected()):
+    for entry, samples in starmap(entry_of, index.parts.tables()):
         name = entry.name[len(home) :].lstrip("/")
         if not samples.keys:
             continue  # which neither tool takes

@@ -130,7 +130,7 @@ class SampleIndex(IndexedSamples):
 
     Order: as stored: shards as they were listed, samples as they are in their shard.
 
-    Memory: 8 bytes a shard and 8 bytes a selected sample, and at most 16 MiB of recently used tables.
+    Memory: 9 bytes a shard and 8 bytes a selected sample, and at most 20 MiB of recently used tables.
 
     Attributes:
         shards: The rows of the table of shards.
