@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,8 +42,10 @@ def shards_of(folder: Path, each: int) -> list[str]:
     return paths
 
 
-def pipe_of(shards: list[str], share: float) -> Any:
-    pipe = AISSourceLister(shards).load_tar().group_samples()
+def pipe_of(shards: list[str], share: float, first: Callable[[Any], Any] | None = None) -> Any:
+    pipe: Any = AISSourceLister(shards).load_tar().group_samples()
+    if first is not None:
+        pipe = pipe.map_sample(first)
     return pipe.decode(on_error="skip", max_errors=share).to_tuple("cls").batched(5)
 
 
@@ -71,9 +76,24 @@ def test_a_worker_that_meets_nothing_good_ends_the_run(tmp_path: Path) -> None:
         list(loader)
 
 
+@functools.cache
+def meet(folder: Path, workers: int) -> None:
+    """Wait until the worker of each rank is here: a busy machine may start one a second after the others."""
+    (folder / f"worker-{os.getpid()}").touch()
+    deadline = time.monotonic() + 30
+    while len(list(folder.glob("worker-*"))) < workers and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def met(folder: Path, workers: int, sample: Any) -> Any:
+    meet(folder, workers)
+    return sample
+
+
 def train(rank: int, job: dict[str, Any]) -> int:
     steps = 0
-    with ais_loader(pipe_of(job["shards"], job["share"]), num_workers=1, epoch_steps=job["steps"]) as loader:
+    pipe = pipe_of(job["shards"], job["share"], partial(met, Path(job["folder"]), job["ranks"]))
+    with ais_loader(pipe, num_workers=1, epoch_steps=job["steps"]) as loader:
         for _ in loader:
             steps += 1
             if job["together"]:

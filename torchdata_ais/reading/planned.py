@@ -103,7 +103,7 @@ class PlannedData:
 
     @cached_property
     def shards(self) -> int:
-        """How many shards the indexes have."""
+        """Number of shards of the indexes."""
         return sum(part.head.shards for index in self.mixture.sources for part in index.parts.stored)
 
     def sources_with(
