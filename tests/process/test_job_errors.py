@@ -81,7 +81,8 @@ def meet(folder: Path, workers: int) -> None:
     """Wait until the worker of each rank is here: a busy machine may start one a second after the others."""
     (folder / f"worker-{os.getpid()}").touch()
     deadline = time.monotonic() + 30
-    while len(list(folder.glob("worker-*"))) < workers and time.monotonic() < deadline:
+    while len(list(folder.glob("worker-*"))) < workers:
+        assert time.monotonic() < deadline, "a worker did not begin"
         time.sleep(0.001)
 
 

@@ -251,18 +251,14 @@ def checked(data: bytes, block: Block, where: str) -> bytes:
     return data
 
 
-def read_batch(data: bytes, schema: pa.Schema, where: str, *, valid: bool = False) -> pa.RecordBatch:
+def read_batch(data: bytes, schema: pa.Schema, where: str) -> pa.RecordBatch:
     """Return the record batch of one block, whose checksum its author chose.
-
-    The offsets of a `valid` one were checked before.
 
     Raises:
         SampleIndexError: It is not a record batch of this schema, or its offsets lead out of it.
     """
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
-        if valid:
-            return batch
         batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError, OverflowError) as error:
         raise damaged(

@@ -7,11 +7,10 @@ import logging
 import os
 import tempfile
 import time
-import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,10 +198,97 @@ class CopiedFolder:
             ) from error
 
 
+_COPIED_AFTER = 72 << 20  # a file of samples has about 64 MiB
+_MOST_COPIED = 1 << 30
+
+
+class TemporaryCopies:
+    """Copies of files of an index in temporary files without names.
+
+    A file of which 72 MiB were read by ranges is copied, until there is 1 GiB of copies. They end with this object, or
+    with the process however that ends. What is not copied is read by ranges, which is logged once.
+
+    Memory: 8 MiB, while a file is copied.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, _TemporaryFile | None] = {}
+        self._read_bytes: Counter[str] = Counter()
+        self._left = _MOST_COPIED
+        self._logged = False
+
+    def __contains__(self, name: str) -> bool:
+        return self._files.get(name) is not None
+
+    def read(self, source: Readable, name: str, start: int, length: int) -> bytes:
+        """Return bytes of a file of `source`, or of its copy."""
+        if name not in self._files:
+            self._read_bytes[name] += length
+            if self._read_bytes[name] > _COPIED_AFTER:
+                self._copy(source, name)
+        file = self._files.get(name)
+        if file is not None:
+            try:
+                return file.read(start, length)
+            except OSError:  # of its disk
+                self.mistrust(name)
+        return source.read(name, start, length)
+
+    def mistrust(self, name: str) -> bool:
+        """Discard the copy of a file; return whether there is or was one."""
+        if name not in self._files:
+            return False
+        self._files[name] = None
+        return True
+
+    def _copy(self, source: Readable, name: str) -> None:
+        """Copy a file, if there is room."""
+        at, why = 0, f"more than {_MOST_COPIED >> 20} MiB"
+        try:
+            file = _TemporaryFile()
+            while at <= self._left:
+                piece = source.read(name, at, _PIECE)
+                if not piece:
+                    self._left -= at
+                    self._files.setdefault(name, file)  # another thread may have copied it, too
+                    return
+                file.write(piece)
+                at += len(piece)
+            self._left = 0  # and for the next file one piece is enough to see it
+        except AISError:
+            raise
+        except OSError as error:
+            why = f"no temporary file: {error.strerror or error}"
+        self._files.setdefault(name, None)
+        if not self._logged:
+            self._logged = True
+            _log.warning(
+                "%s: rows of its samples are requested again and again (%s). Copy the index to this node by index_dir=",
+                source.where,
+                why,
+            )
+
+
+class _TemporaryFile:
+    """A file without a name. It is closed when nobody uses it any more."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - see __del__
+
+    def write(self, data: bytes) -> None:
+        write_all(self._file, data)
+
+    def read(self, start: int, length: int) -> bytes:
+        return os.pread(self._file.fileno(), length, start)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it was not made
+            self._file.close()
+
+
 _KEPT_BYTES = 16 << 20
 _GAP = 256 << 10  # bytes between two blocks that take no longer than a request
 _MOST_NEAR = 4 << 20
-_MOST_COPIED = 1 << 30
 _SMALL_TABLE = 1 << 20
 _HEAD_BYTES = 64 << 10  # read at once, of a head whose length is not known yet
 
@@ -253,8 +339,7 @@ class StoredIndex:
         places: Places whose shards it may name; None for an index that this process made. All names of a page are
             compared when something of the page is read.
 
-    In a folder that is not on this node, blocks close to each other are read at once. When an eighth of all was read
-    a second time, the files of samples are copied to temporary files without names, up to 1 GiB together.
+    In a folder that is not on this node, blocks close to each other are read at once; see `TemporaryCopies`, too.
 
     Memory: 9 bytes a shard, at most 16 MiB of recently used pages and batches, 4 MiB of blocks, and 4,096 rows; 8 MiB
     while a file is copied.
@@ -278,8 +363,7 @@ class StoredIndex:
         self._kept: OrderedDict[tuple[str, int], tuple[pa.RecordBatch, int]] = OrderedDict()
         self._kept_bytes = 0
         self._rows: dict[int, ShardRow] = {}  # used last
-        self._copies: dict[str, FileIO | None] = {}
-        self._repeated_bytes = 0
+        self._copies = TemporaryCopies()
         self._check_head()
         self._valid = np.zeros(self.head.shards, dtype=np.bool_)  # shards whose samples were checked once
         if self._pages is not None and places is not None:  # those of a large table when they are read
@@ -287,7 +371,7 @@ class StoredIndex:
                 self.page(number)
 
     def __getstate__(self) -> dict[str, Any]:
-        empty = {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}, "_copies": {}, "_repeated_bytes": 0}
+        empty = {"_kept": OrderedDict(), "_kept_bytes": 0, "_rows": {}, "_copies": TemporaryCopies()}
         return self.__dict__ | empty
 
     def kept_in(self, path: str | os.PathLike[str]) -> StoredIndex:
@@ -370,7 +454,7 @@ class StoredIndex:
 
     def samples_of(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the samples of several shards, in this order."""
-        gap = _GAP if isinstance(self.folder, RemoteFolder) else 0
+        remote = isinstance(self.folder, RemoteFolder)
         near: list[tuple[int, Block]] = []
         for number in numbers:
             row = self.shard(number)
@@ -379,6 +463,7 @@ class StoredIndex:
                     f"shard {row.name} stands in part {row.part}, which is not there", self.folder.where
                 )
             block = Block(self.head.parts[row.part], row.start, row.length, f"{row.xxh64:016x}")
+            gap = _GAP if remote and block.file not in self._copies else 0
             if near and not _are_near(near[0][1], near[-1][1], block, gap):
                 yield from self._samples_near(near)
                 near = []
@@ -387,23 +472,19 @@ class StoredIndex:
 
     def _samples_near(self, near: Sequence[tuple[int, Block]]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of shards whose blocks are close to each other."""
-        missing = [(number, block) for number, block in near if (block.file, block.start) not in self._kept]
-        self._repeated_bytes += sum(block.length for number, block in missing if self._valid[number])
+        missing = [block for _, block in near if (block.file, block.start) not in self._kept]
         data, begin = b"", 0
         if len(missing) > 1:
-            (_, first), (_, last) = missing[0], missing[-1]
-            begin = first.start
-            data = self._read(first.file, begin, last.start + last.length - begin)
+            begin, last = missing[0].start, missing[-1]
+            data = self._read(last.file, begin, last.start + last.length - begin)
         for number, block in near:
             place = block.start - begin
             piece = data[place : place + block.length] if place >= 0 else b""
-            yield self._block(
-                block,
-                self._schema,
-                piece or None,  # a kept one may not be kept any more
-                check=partial(self._check_samples, number),
-                valid=bool(self._valid[number]),
-            )
+            batch = self._block(block, self._schema, piece or None)  # a kept one may not be kept any more
+            if not self._valid[number]:
+                self._check_samples(number, batch)
+                self._valid[number] = True
+            yield batch
 
     def _check_samples(self, number: int, batch: pa.RecordBatch) -> None:
         """Compare the rows of a shard's samples with the shard and each other."""
@@ -434,7 +515,6 @@ class StoredIndex:
         values = as_numpy(flat)
         if ((values < 0) | (values > np.repeat(sizes, counted))).any():
             raise damaged(f"shard {row.name} has fields that are larger than their sample", self.folder.where)
-        self._valid[number] = True
 
     def locate(self, positions: Integers) -> tuple[Integers, Integers]:
         """Return the shard of each position, and its number within the shard."""
@@ -464,20 +544,15 @@ class StoredIndex:
         block: Block,
         schema: pa.Schema,
         data: bytes | None = None,
-        *,
-        check: Callable[[pa.RecordBatch], None],
-        valid: bool = False,
+        check: Callable[[pa.RecordBatch], None] | None = None,
     ) -> pa.RecordBatch:
-        """Return a batch, read and checked, or from the cache.
-
-        `data` may be its bytes. Those of a `valid` one were checked before: only their XXH64 is compared.
-        """
+        """Return a batch, checked, or from the cache; `data` may be its bytes."""
         place = (block.file, block.start)
         if place in self._kept:
             self._kept.move_to_end(place)
             return self._kept[place][0]
-        batch = read_batch(self._checked(block, data), schema, self.folder.where, valid=valid)
-        if not valid:
+        batch = read_batch(self._checked(block, data), schema, self.folder.where)
+        if check is not None:
             check(batch)
         self._kept[place] = (batch, block.length)
         self._kept_bytes += block.length
@@ -488,36 +563,25 @@ class StoredIndex:
 
     def _checked(self, block: Block, data: bytes | None = None) -> bytes:
         """Return the bytes of a block, read again if those of a copy are wrong."""
-        if data is None:
-            data = self._read(block.file, block.start, block.length)
+        where = self.folder.where
+        if data is not None:
+            with suppress(
+                SampleIndexError
+            ):  # another block of them was wrong, and the copy is not believed any more
+                return checked(data, block, where)
         try:
-            return checked(data, block, self.folder.where)
+            return checked(self._read(block.file, block.start, block.length), block, where)
         except SampleIndexError:
-            if not self._mistrust(block.file):
+            copies = self.folder if isinstance(self.folder, CopiedFolder) else self._copies
+            if not copies.mistrust(block.file):
                 raise
-        return checked(self._read(block.file, block.start, block.length), block, self.folder.where)
-
-    def _mistrust(self, name: str) -> bool:
-        """Discard the copy of a file; return whether there was one."""
-        if isinstance(self.folder, CopiedFolder):
-            return self.folder.mistrust(name)
-        copied = self._copies.get(name) is not None
-        if copied:
-            self._copies[name] = None
-        return copied
+        return checked(self._read(block.file, block.start, block.length), block, where)
 
     def _read(self, name: str, start: int, length: int) -> bytes:
         """Return bytes of a file, or of the temporary copy of it."""
         try:
-            if not isinstance(self.folder, RemoteFolder):
-                return self.folder.read(name, start, length)
-            again = self._repeated_bytes and self._repeated_bytes > self._samples_bytes / 8
-            if again and name in self.head.parts and name not in self._copies:
-                self._copies[name] = self._copied(name)
-            if (file := self._copies.get(name)) is not None:
-                with suppress(OSError):  # of its disk: then the bytes are missing
-                    return os.pread(file.fileno(), length, start)
-                self._copies[name] = None
+            if isinstance(self.folder, RemoteFolder) and name in self.head.parts:
+                return self._copies.read(self.folder, name, start, length)
             return self.folder.read(name, start, length)
         except NotFoundError as error:
             raise SampleIndexError.at(
@@ -525,28 +589,3 @@ class StoredIndex:
                 todo="copy the whole folder, or build it again: torchdata-ais index",
                 url=self.folder.where,
             ) from error
-
-    @cached_property
-    def _samples_bytes(self) -> float:
-        """Size of the files of samples, estimated from 4,096 shards."""
-        return float(as_numpy(self.page(0).column("length")).mean()) * self.head.shards
-
-    def _copied(self, name: str) -> FileIO | None:
-        """Copy a file of samples to a temporary file, if there is room."""
-        why, at = f"they have more than {_MOST_COPIED >> 20} MiB", 0
-        if self._samples_bytes <= _MOST_COPIED:
-            try:
-                file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed with the index
-                weakref.finalize(self, file.close)
-                while piece := self.folder.read(name, at, _PIECE):
-                    write_all(file, piece)
-                    at += len(piece)
-                return file
-            except OSError as error:
-                why = f"no temporary file ({error.strerror or error})"
-        _log.warning(
-            "%s: the rows of the samples are requested again and again: %s. Copy the index to this node by index_dir=",
-            self.folder.where,
-            why,
-        )
-        return None

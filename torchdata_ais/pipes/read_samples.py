@@ -52,8 +52,8 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
         epoch_steps: Global batches of an epoch; the next continues in the data where it stopped. None: all samples
             (or what the `Mixture` says).
         index_dir: A folder of this node that an index in a bucket is copied to, once for all processes
-            (`SampleIndex.kept_in`). Without it each process copies the rows that it requests again and again to a
-            temporary file, if the index has at most 1 GiB.
+            (`SampleIndex.kept_in`). Without it each process copies rows that it requests again and again to
+            temporary files, up to 1 GiB.
         shards_from: Of a place or a lister: further places whose shards the index may name, see `SampleIndex.open`.
         run_bytes: Bytes of adjacent samples that ``"runs"`` keeps together, at most an eighth of a global batch.
         cluster: As for `load_tar`; default what the index was opened with. So are `prefetch_bytes` and `retry`.
@@ -72,7 +72,7 @@ class AISSampleReader(PlannedStage, Pipe[PlannedSample]):
 
     Memory:
         ``prefetch_bytes + max(sample)``; for the index 9 bytes a shard, 8 a selected sample, 20 MiB of its rows and 500
-        bytes for each of at most 16,384 samples that are looked up; 512 KiB for each of up to 16 requests under way.
+        bytes for each of about 16,384 samples that are looked up; 512 KiB for each of up to 16 requests under way.
 
         >>> from torchdata_ais import SampleIndex
         >>> from torchdata_ais.testing import example_shards

@@ -366,8 +366,9 @@ class PlannedReading:
         positions: list[Integers] = []
         slots: list[Integers] = []
         count, most = 0, 1
-        # The rows of a shard are checked once for all samples of it that are looked up together.
-        at_once = min(max(_LEAST_AT_ONCE, 8 * self.data.shards), _MOST_AT_ONCE)
+        # The rows of a shard are read once for all samples of it that are looked up together; groups alone.
+        shards = 0 if self.data.groups is not None else self.data.shards
+        at_once = min(max(_LEAST_AT_ONCE, 8 * shards), _MOST_AT_ONCE)
         for slot, step in enumerate(self.steps):
             positions.append(self._positions(step)[0 if slot else self.into :])
             slots.append(np.full(len(positions[-1]), slot))

@@ -91,6 +91,21 @@ def _looked_at(place: Path) -> None:
     list(index)
 
 
+def test_a_block_that_two_shards_name_is_checked_for_each(tmp_path: Path) -> None:
+    """It is right for the first, and kept when the second is looked up."""
+
+    def name_the_first(table: list[dict[str, Any]]) -> None:
+        table[1] |= {name: table[0][name] for name in ("part", "start", "length", "xxh64")}
+
+    SampleIndex.build(example_shards(tmp_path, counts=(3, 2))).save(tmp_path)
+    forge_index(tmp_path, rows=name_the_first)
+    index = SampleIndex.open(tmp_path)
+    for _ in range(2):
+        assert index[2].key == "00002"
+        with pytest.raises(SampleIndexError, match="has 3 rows for 2 samples"):
+            index[3]
+
+
 def test_an_index_that_is_not_forged_passes(tmp_path: Path) -> None:
     SampleIndex.build(example_shards(tmp_path, counts=(3, 2))).save(tmp_path)
     forge_index(tmp_path)

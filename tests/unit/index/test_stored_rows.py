@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import os
 import pickle
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
 from torchdata_ais import AISSampleReader, SampleDataset, SampleIndex, ais_loader
-from torchdata_ais.errors import SampleIndexError
+from torchdata_ais.errors import ConnectError, SampleIndexError
 from torchdata_ais.index import field_sizes, stored
-from torchdata_ais.index.stored import StoredIndex
+from torchdata_ais.index.location import RemoteFolder
+from torchdata_ais.index.stored import CopiedFolder, StoredIndex
 from torchdata_ais.reading import planned
 from torchdata_ais.reading.planned import PlannedData
 from torchdata_ais.testing import shard_bytes
@@ -55,9 +59,12 @@ def served(ais_cluster: Any, ais_bucket: Any) -> Served:
 
 
 @pytest.fixture
-def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep no more than a block, so that all are read again and again."""
+def small_cache(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep no more than a block, so that all are read again and again, and copied after 1.2 times the file."""
+    part = part_of(served.open())
+    size = sum(part.shard(number).length for number in range(SHARDS))
     monkeypatch.setattr(stored, "_KEPT_BYTES", 1)
+    monkeypatch.setattr(stored, "_COPIED_AFTER", size * 12 // 10)
 
 
 def at_random(count: int) -> list[int]:
@@ -66,6 +73,26 @@ def at_random(count: int) -> list[int]:
 
 def part_of(index: SampleIndex) -> StoredIndex:
     return index.parts.stored[0]
+
+
+def copy_of(index: SampleIndex) -> int | None:
+    """Return the descriptor of the temporary copy of the rows, if there is one."""
+    copies = part_of(index)._copies
+    name = part_of(index).head.parts[0]
+    file = copies._files.get(name)
+    assert (name in copies) == (file is not None)
+    return None if file is None else file._file.fileno()
+
+
+def unnamed_files() -> int:
+    """Return how many temporary files without a name this process has open."""
+    gc.collect()
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            place = str(link.readlink())
+            found += place.startswith(tempfile.gettempdir()) and place.endswith("(deleted)")
+    return found
 
 
 def test_samples_of_all_shards_are_found_by_one_range(served: Served) -> None:
@@ -114,33 +141,88 @@ def test_rows_read_again_and_again_come_from_a_copy(served: Served) -> None:
 def test_rows_read_once_or_in_order_are_not_copied(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored, "_MOST_NEAR", 1)
     index = served.open()
-    for number in range(SHARDS):
-        assert index[number * EACH].number == number
-    assert not part_of(index)._copies
-    for number in range(SHARDS // 8 + 2):
-        assert index[number * EACH].number == number
-    assert part_of(index)._copies
+    for _ in range(2):
+        assert copy_of(index) is None
+        for number in range(SHARDS):
+            assert index[number * EACH].number == number
+    assert copy_of(index) is not None
 
 
 @pytest.mark.usefixtures("small_cache")
 @pytest.mark.parametrize("damage", ["changed", "cut", "unreadable"])
 def test_a_damaged_copy_is_not_believed(served: Served, damage: str) -> None:
-    index = served.open()
+    """Nor what was read of it before the first wrong block was met."""
+    before, index = unnamed_files(), served.open()
     for count in range(200, 206):
         index.take(at_random(count))
-    ((name, copy),) = part_of(index)._copies.items()
+    copy = copy_of(index)
     assert copy is not None
+    assert unnamed_files() == before + 1
     if damage == "changed":
-        os.pwrite(copy.fileno(), b"\xff" * 100, part_of(index).shard(3).start + 50)
+        for shard in (3, 4, 30):
+            os.pwrite(copy, b"\xff" * 100, part_of(index).shard(shard).start + 50)
     elif damage == "cut":
-        os.ftruncate(copy.fileno(), part_of(index).shard(3).start + 50)
+        os.ftruncate(copy, part_of(index).shard(3).start + 50)
     else:
         folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
-        os.dup2(folder, copy.fileno())
+        os.dup2(folder, copy)
         os.close(folder)
     for count in range(300, 310):
         assert index.take(at_random(count)) == served.known.take(at_random(count))
-    assert part_of(index)._copies == {name: None}
+    assert copy_of(index) is None
+    assert unnamed_files() == before
+
+
+def test_a_copy_in_a_folder_with_several_wrong_blocks_is_made_once_more(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[str] = []
+    copy = CopiedFolder._copy
+
+    def noting(self: CopiedFolder, name: str, kept: str) -> None:
+        copied.append(name)
+        copy(self, name, kept)
+
+    monkeypatch.setattr(CopiedFolder, "_copy", noting)
+    index = SampleIndex.open(served.uri, cluster=served.cluster.endpoint, index_dir=tmp_path)
+    assert index.take(at_random(300)) == served.known.take(at_random(300))
+    part = part_of(index)
+    (path,) = tmp_path.rglob(part.head.parts[0])
+    with path.open("r+b") as file:
+        for shard in (3, 4, 30):
+            file.seek(part.shard(shard).start + 50)
+            file.write(b"\xff" * 100)
+    copied.clear()
+    again = SampleIndex.open(served.uri, cluster=served.cluster.endpoint, index_dir=tmp_path)
+    assert again.take(at_random(400)) == served.known.take(at_random(400))
+    assert copied == [part.head.parts[0]]
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_an_error_of_the_cluster_while_rows_are_copied_is_that_error(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, index = unnamed_files(), served.open()
+    read = RemoteFolder.read
+
+    def broken(self: RemoteFolder, name: str, start: int = 0, length: int | None = None) -> bytes:
+        if length == stored._PIECE and start:
+            raise ConnectError("no answer")
+        return read(self, name, start, min(length or 1000, 1000) if length == stored._PIECE else length)
+
+    monkeypatch.setattr(RemoteFolder, "read", broken)
+    errors = 0
+    for count in range(200, 220):
+        try:
+            assert index.take(at_random(count)) == served.known.take(at_random(count))
+        except ConnectError:
+            errors += 1
+    assert errors > 5
+    assert unnamed_files() == before
+    monkeypatch.setattr(RemoteFolder, "read", read)
+    assert index.take(at_random(300)) == served.known.take(at_random(300))
+    assert copy_of(index) is not None
+    assert not caplog.records
 
 
 @pytest.mark.usefixtures("small_cache")
@@ -153,6 +235,7 @@ def test_without_a_copy_rows_come_from_the_bucket_and_a_warning_says_so(
     def full(file: Any, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
+    before = unnamed_files()
     if lack == "disk":
         monkeypatch.setattr(stored, "write_all", full)
     else:
@@ -161,6 +244,10 @@ def test_without_a_copy_rows_come_from_the_bucket_and_a_warning_says_so(
     with caplog.at_level(logging.WARNING, "torchdata_ais"):
         for count in range(200, 220):
             assert index.take(at_random(count)) == served.known.take(at_random(count))
+        copies, source = part_of(index)._copies, part_of(index).folder
+        for _ in range(2):  # another file of that index
+            copies.read(source, part_of(index).head.counts.file, 0, stored._COPIED_AFTER)
+    assert unnamed_files() == before
     (text,) = (record.getMessage() for record in caplog.records)
     assert says in text
     assert "index_dir=" in text
@@ -242,6 +329,7 @@ def test_samples_by_number_and_copies_of_the_index_work_with_copied_rows(served:
         numbers = at_random(count)
         found = [sample["__key__"] for sample in samples.__getitems__(numbers)]
         assert found == [one.key for one in served.known.take(numbers)]
+    assert copy_of(samples.index) is not None
     again = pickle.loads(pickle.dumps(samples))
     assert again[17]["__key__"] == samples[17]["__key__"] == "00-17"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchdata_ais.errors import NotFoundError, ReadError, UsageError
+from torchdata_ais.errors import NotFoundError, ReadError, StallError, UsageError
 from torchdata_ais.store.objects.files import path_todo
 from torchdata_ais.store.objects.pages import Entry, list_at_most, list_bucket
 from torchdata_ais.store.objects.sdk import call_once
@@ -107,6 +107,7 @@ class _Selection:
 
 _TOGETHER = 8
 _LISTED_PER_NAME = 16
+_MOST_OTHERS = 100_000
 
 
 class _Listings:
@@ -132,8 +133,8 @@ class _Listings:
             if len(named) < _TOGETHER:
                 continue
             common = os.path.commonprefix([place.name for place in named])  # noqa: RUF071 - names have no folders
-            most = _LISTED_PER_NAME * len(named)
-            with contextlib.suppress(ReadError):  # it may be of an object that no source names
+            most = min(_LISTED_PER_NAME * len(named), len(named) + _MOST_OTHERS)
+            with contextlib.suppress(ReadError, StallError):  # it may be of objects that no source names
                 if (found := list_at_most(named[0], common, most, self._options)) is not None:
                     self._known[bucket] = common, found
 
@@ -236,7 +237,8 @@ def list_each(
 ) -> Iterator[list[ObjectURL]]:
     """Yield what `list_objects` returns for each source.
 
-    Many names or prefixes in one bucket take one listing, if there are not many more objects between them.
+    Many names or prefixes in one bucket take one listing, if there are not many more objects between them. A source
+    that is not a valid name is an error before the first is listed.
     """
     try:
         pattern = re.compile(regex) if regex else None
