@@ -8,7 +8,7 @@ import logging
 import os
 import pickle
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,9 +53,11 @@ class Served:
         return found, self.cluster.stats().count("GET", role="target")
 
 
-@pytest.fixture
-def served(ais_cluster: Any, ais_bucket: Any) -> Served:
-    return Served(ais_cluster, ais_bucket)
+@pytest.fixture(scope="module")
+def served(ais_cluster: Any) -> Iterator[Served]:
+    bucket = ais_cluster.client().bucket(f"stored-rows-{os.getpid()}").create()
+    yield Served(ais_cluster, bucket)
+    bucket.delete(missing_ok=True)
 
 
 @pytest.fixture
@@ -255,11 +257,11 @@ def test_without_a_copy_rows_come_from_the_bucket_and_a_warning_says_so(
 
 @pytest.mark.usefixtures("small_cache")
 def test_a_block_that_was_valid_once_is_compared_again(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    ais_cluster: Any, ais_bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its checksum, though not what it says."""
     monkeypatch.setattr(stored, "_MOST_COPIED", 1)
-    index = served.open()
+    index = Served(ais_cluster, ais_bucket).open()
     index.take(at_random(300))
     name = part_of(index).head.parts[0]
     folder: Any = part_of(index).folder

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,15 +213,17 @@ def test_a_template_needs_a_bucket(bucket, store):
             list_objects(source, template="{a,b}", options=store)
 
 
-@pytest.fixture
-def many(ais_client, ais_bucket):
+@pytest.fixture(scope="module")
+def many(ais_cluster):
     """A bucket of 40 shards and a file next to each, below `train/`, and 60 other objects."""
+    bucket = ais_cluster.client().bucket(f"store-listing-many-{os.getpid()}").create()
     for number in range(40):
         for kind in ("tar", "tar.idx"):
-            ais_bucket.object(f"train/{number:03}.{kind}").get_writer().put_content(b"x" * number)
+            bucket.object(f"train/{number:03}.{kind}").get_writer().put_content(b"x" * number)
     for number in range(60):
-        ais_bucket.object(f"val/{number:03}.bin").get_writer().put_content(b"")
-    return f"ais://{ais_bucket.name}/"
+        bucket.object(f"val/{number:03}.bin").get_writer().put_content(b"")
+    yield f"ais://{bucket.name}/"
+    bucket.delete(missing_ok=True)
 
 
 def requests_of(ais_cluster, run):
