@@ -242,7 +242,7 @@ class TemporaryCopies:
         return True
 
     def _copy(self, source: Readable, name: str) -> None:
-        """Copy a file, if there is room."""
+        """Copy a file, if there is space left."""
         at, why = 0, f"more than {_MOST_COPIED >> 20} MiB"
         try:
             file = _TemporaryFile()
@@ -270,7 +270,7 @@ class TemporaryCopies:
 
 
 class _TemporaryFile:
-    """A file without a name. It is closed when nobody uses it any more."""
+    """A file without a name, closed with its last reference."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - see __del__

@@ -289,7 +289,7 @@ def _candidates(source: Any, wanted: _Selection, options: StoreOptions) -> Itera
 
 
 def _uri(text: str, options: StoreOptions) -> tuple[Location, bool]:
-    """Return the place of a text, and whether it is no ``http://`` URL."""
+    """Return the place of a text, and whether it is a URI, not a URL."""
     place = parse_url(text).at(options.endpoint)
     is_uri = place.kind == "object" and not text.lower().startswith(("http://", "https://"))
     if is_uri:
