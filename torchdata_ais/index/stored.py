@@ -365,7 +365,8 @@ class StoredIndex:
         self._rows: dict[int, ShardRow] = {}  # used last
         self._copies = TemporaryCopies()
         self._check_head()
-        self._valid = np.zeros(self.head.shards, dtype=np.bool_)  # shards whose samples were checked once
+        # Shards whose samples were checked once. No array: Ray's pickle makes those read-only.
+        self._valid = bytearray(self.head.shards)
         if self._pages is not None and places is not None:  # those of a large table when they are read
             for number in range(len(self.head.pages)):
                 self.page(number)
@@ -483,7 +484,7 @@ class StoredIndex:
             batch = self._block(block, self._schema, piece or None)  # a kept one may not be kept any more
             if not self._valid[number]:
                 self._check_samples(number, batch)
-                self._valid[number] = True
+                self._valid[number] = 1
             yield batch
 
     def _check_samples(self, number: int, batch: pa.RecordBatch) -> None:

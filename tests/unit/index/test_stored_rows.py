@@ -336,6 +336,15 @@ def test_samples_by_number_and_copies_of_the_index_work_with_copied_rows(served:
     assert again[17]["__key__"] == samples[17]["__key__"] == "00-17"
 
 
+def test_an_index_out_of_memory_that_is_read_only_works(served: Served) -> None:
+    """As Ray hands over all large arrays of an object."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(served.open(), protocol=5, buffer_callback=buffers.append)
+    assert buffers
+    index = pickle.loads(data, buffers=[bytes(buffer.raw()) for buffer in buffers])
+    assert index.take(at_random(300)) == served.known.take(at_random(300))
+
+
 def all_columns(index: SampleIndex) -> list[Any]:
     sizes = field_sizes(index, "txt").tolist()
     batches = [batch.to_pylist() for batch in index.batches()]
