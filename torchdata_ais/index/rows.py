@@ -138,11 +138,9 @@ def shown_rows(
     return pa.record_batch([columns[name] for name in SHOWN.names], schema=SHOWN)
 
 
-def entry_of(
-    stored: StoredIndex, shard: int, rows: Integers | None, batch: pa.RecordBatch | None = None
-) -> IndexedShard:
-    """Return rows of a shard's samples as they were built."""
-    row, batch = stored.shard(shard), stored.samples(shard) if batch is None else batch
+def entry_of(stored: StoredIndex, shard: int, rows: Integers | None, batch: pa.RecordBatch) -> IndexedShard:
+    """Return rows of `batch`, a shard's samples, as they were built."""
+    row = stored.shard(shard)
     if rows is not None:
         batch = batch.take(as_arrow(rows))
     starts = batch.column("start").to_pylist()

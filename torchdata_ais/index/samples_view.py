@@ -570,7 +570,8 @@ class NumberedSamples:
         `number` counts the shards of all parts.
         """
         part, number, begin = self.parts.of_shard(number)
-        shard, samples = entry_of(self.parts.stored[part], number, None)
+        stored = self.parts.stored[part]
+        shard, samples = entry_of(stored, number, None, stored.samples(number))
         for name, values in self._columns.added.items():
             samples.columns[name] = column_array(values[begin : begin + len(samples.keys)]).to_pylist()
         return shard, samples

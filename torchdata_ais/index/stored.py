@@ -55,6 +55,13 @@ _TRIES = 5  # others remove a copy that they find damaged
 _LATER_S = 3600.0  # a file of no index that is known is removed after this
 
 
+def _pieces(source: Readable, name: str, at: int = 0) -> Iterator[bytes]:
+    """Yield the bytes of a file from `at` on, at most 8 MiB at a time."""
+    while piece := source.read(name, at, _PIECE):
+        yield piece
+        at += len(piece)
+
+
 class CopiedFolder:
     """The files of an index, each copied to a folder of this node on use.
 
@@ -120,10 +127,8 @@ class CopiedFolder:
                     return
                 remove(self._path / kept)  # not a file
                 with open_part(part) as file:
-                    at = file.seek(0, os.SEEK_END)
-                    while piece := self.source.read(name, at, _PIECE):
+                    for piece in _pieces(self.source, name, file.seek(0, os.SEEK_END)):
                         write_all(file, piece)
-                        at += len(piece)
                     os.fsync(file.fileno())
                     file.seek(0)
                     whole = self._is_whole(name, file)
@@ -243,18 +248,19 @@ class TemporaryCopies:
 
     def _copy(self, source: Readable, name: str) -> None:
         """Copy a file, if there is space left."""
-        at, why = 0, f"more than {_MOST_COPIED >> 20} MiB"
+        size, why = 0, f"more than {_MOST_COPIED >> 20} MiB"
         try:
             file = _TemporaryFile()
-            while at <= self._left:
-                piece = source.read(name, at, _PIECE)
-                if not piece:
-                    self._left -= at
-                    self._files.setdefault(name, file)  # another thread may have copied it, too
-                    return
+            for piece in _pieces(source, name):
+                size += len(piece)
+                if size > self._left:
+                    self._left = 0  # of the next file one piece is read, to see that
+                    break
                 file.write(piece)
-                at += len(piece)
-            self._left = 0  # and for the next file one piece is enough to see it
+            else:
+                self._left -= size
+                self._files.setdefault(name, file)  # another thread may have copied it, too
+                return
         except AISError:
             raise
         except OSError as error:
@@ -461,7 +467,7 @@ class StoredIndex:
             row = self.shard(number)
             if not 0 <= row.part < len(self.head.parts):
                 raise damaged(
-                    f"shard {row.name} stands in part {row.part}, which is not there", self.folder.where
+                    f"shard {row.name} is in part {row.part}, which does not exist", self.folder.where
                 )
             block = Block(self.head.parts[row.part], row.start, row.length, f"{row.xxh64:016x}")
             gap = _GAP if remote and block.file not in self._copies else 0
@@ -566,9 +572,7 @@ class StoredIndex:
         """Return the bytes of a block, read again if those of a copy are wrong."""
         where = self.folder.where
         if data is not None:
-            with suppress(
-                SampleIndexError
-            ):  # another block of them was wrong, and the copy is not believed any more
+            with suppress(SampleIndexError):  # a copy may have been discarded since `data` were read from it
                 return checked(data, block, where)
         try:
             return checked(self._read(block.file, block.start, block.length), block, where)

@@ -322,6 +322,13 @@ def test_more_samples_are_looked_up_at_once_where_shards_are_many(
         with ais_loader(pipe.to_tuple("__key__").batched(30)) as loader:
             assert sum(len(batch) for (batch,) in loader) == SHARDS * EACH
         assert looked_up == expected
+    monkeypatch.setattr(planned, "_LEAST_AT_ONCE", 32)
+    looked_up.clear()
+    packs = AISSampleReader(served.known, shuffle="samples", cluster=served.cluster.endpoint)
+    with ais_loader(packs.pack(length=[1] * SHARDS * EACH, budget=2)) as loader:
+        assert sum(1 for _ in loader) == SHARDS * EACH / 2
+    assert sum(looked_up) == SHARDS * EACH / 2
+    assert max(looked_up) == 32, "packs, whose samples are looked up alone"
 
 
 @pytest.mark.usefixtures("small_cache")

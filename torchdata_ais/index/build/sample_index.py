@@ -96,7 +96,7 @@ def _difference(stored: StoredIndex, number: int, rows: object, found: Found) ->
 def _sample_difference(stored: StoredIndex, number: int, rows: Any, now: ShardSamples) -> Difference | None:
     """Compare the samples of index and shard; a selection may lack some."""
     proven = stored.shard(number).proven
-    _, then = entry_of(stored, number, rows)
+    _, then = entry_of(stored, number, rows, stored.samples(number))
     by_key = {stored_text(key): place for place, key in enumerate(now.keys)}
     for place, key in enumerate(then.keys):
         there = by_key.get(key)

@@ -105,9 +105,8 @@ class _Selection:
     beside: bool = False
 
 
-_TOGETHER = 8
-_LISTED_PER_NAME = 16
-_MOST_OTHERS = 100_000
+_TOGETHER = 8  # sources of a bucket
+_LISTED_PER_NAME, _MOST_OTHERS = 16, 100_000  # objects listed for them
 
 
 class _Listings:
@@ -135,7 +134,8 @@ class _Listings:
             common = os.path.commonprefix([place.name for place in named])  # noqa: RUF071 - names have no folders
             most = min(_LISTED_PER_NAME * len(named), len(named) + _MOST_OTHERS)
             with contextlib.suppress(ReadError, StallError):  # it may be of objects that no source names
-                if (found := list_at_most(named[0], common, most, self._options)) is not None:
+                found = list_at_most(named[0], common, most, self._options)
+                if found is not None:
                     self._known[bucket] = common, found
 
     def of(self, place: Location, prefix: str, options: StoreOptions) -> list[Entry]:

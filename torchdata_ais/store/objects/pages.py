@@ -25,7 +25,8 @@ _T = TypeVar("_T")
 _log = logging.getLogger("torchdata_ais")
 _MSGPACK = "application/msgpack"
 _PAGE_NAMES = 0  # as many as the cluster gives
-_SMALL_PAGE, _MANY = 1000, 10_000  # no kind of bucket refuses such a page
+_SMALL_PAGE = 1000  # no kind of bucket refuses it
+_IN_SMALL_PAGES = 10_000  # a longer listing takes pages as large as the cluster gives
 _PROPS = "name,size,checksum,version,flags"
 _PROXY = "look at the log of the proxy, or name the objects with a template: then nothing is listed"
 _NAMED = (
@@ -189,7 +190,7 @@ def _list(
     uri = replace(place, name=prefix).uri
     options = replace(options, endpoint=place.endpoint)
     url = f"{place.endpoint}/v1/buckets/{quote(place.bucket, safe='')}?{urlencode(place.query)}"
-    size = min(most, _SMALL_PAGE) if most and most <= _MANY else _PAGE_NAMES
+    size = min(most, _SMALL_PAGE) if most and most <= _IN_SMALL_PAGES else _PAGE_NAMES
     wanted = {"prefix": prefix, "pagesize": size, "props": _PROPS, "flags": "0", "target": ""}
     wanted |= {"uuid": "", "continuation_token": ""}
     listing = _Listing(f"listing {uri}", prefix, whole=whole)

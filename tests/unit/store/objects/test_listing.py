@@ -248,15 +248,15 @@ def requests_of(ais_cluster, run):
 def test_many_names_of_a_bucket_take_one_listing(ais_cluster, many, store, below, requests):
     sources = [many + name for name in below]
     expected = [list_objects(source, options=store) for source in sources]
-    found, asked = requests_of(ais_cluster, lambda: list(list_each(sources, options=store)))
+    found, made = requests_of(ais_cluster, lambda: list(list_each(sources, options=store)))
     assert found == expected
     assert [[(url.size, url.checksum, url.version) for url in urls] for urls in found] == [
         [(url.size, url.checksum, url.version) for url in urls] for urls in expected
     ]
-    assert asked == requests
-    together, asked = requests_of(ais_cluster, lambda: list_objects("::".join(sources), options=store))
+    assert made == requests
+    together, made = requests_of(ais_cluster, lambda: list_objects("::".join(sources), options=store))
     assert together == [url for urls in expected for url in urls]
-    assert asked == requests
+    assert made == requests
 
 
 @pytest.mark.parametrize(("count", "requests"), [(10, 1), (9, 1 + 9)])
@@ -266,9 +266,9 @@ def test_many_names_among_far_more_objects_are_listed_one_by_one(
     """The names of 20 objects begin with `train/00`; a page more is not read."""
     monkeypatch.setattr(listing, "_LISTED_PER_NAME", 2)
     sources = [f"{many}train/{n:03}.tar" for n in range(count)]
-    found, asked = requests_of(ais_cluster, lambda: list(list_each(sources, options=store)))
+    found, made = requests_of(ais_cluster, lambda: list(list_each(sources, options=store)))
     assert [names(urls) for urls in found] == [[f"train/{n:03}.tar"] for n in range(count)]
-    assert asked == requests
+    assert made == requests
 
 
 def test_a_name_that_is_not_there_is_named_among_many(many, store):
@@ -281,20 +281,20 @@ def test_a_name_that_is_not_there_is_named_among_many(many, store):
 
 def test_prefixes_and_transforms_hold_for_many_names(ais_cluster, many, store):
     sources = [f"{many}train/0{n:02}" for n in range(10)]
-    found, asked = requests_of(
+    found, made = requests_of(
         ais_cluster, lambda: list(list_each(sources, prefix=".tar.i", etl_name="crop", options=store))
     )
     assert [names(urls) for urls in found] == [[f"train/0{n:02}.tar.idx"] for n in range(10)]
     assert all(parse_url(url).params == {"etl_name": "crop"} for (url,) in found)
-    assert asked == 1
+    assert made == 1
 
 
 def test_a_bucket_with_its_own_client_is_not_listed_by_another(ais_cluster, many, store):
     own = ais_cluster.client().bucket(many.removeprefix("ais://").rstrip("/"))
     sources = [own, f"{many}val/000.bin", *(f"{many}train/{n:03}.tar" for n in range(8))]
-    found, asked = requests_of(ais_cluster, lambda: list(list_each(sources, options=store)))
+    found, made = requests_of(ais_cluster, lambda: list(list_each(sources, options=store)))
     assert [len(urls) for urls in found] == [140, *[1] * 9]
-    assert asked == 2
+    assert made == 2
 
 
 @pytest.fixture
