@@ -323,6 +323,24 @@ def test_what_the_cluster_lacks_is_not_asked_for_again() -> None:
     assert len(numbers_asked(requests[1])) == 4
 
 
+def test_what_comes_behind_a_missing_object_counts_at_once() -> None:
+    wanted = [("ais://b/gone.tar", 0, 100_000), *WANTED]
+    lacking = entry("__404__/b/gone.tar", b"")
+    cuts = [answer(chunked(one, whole=False)) for one in (lacking + ENTRIES[0], *ENTRIES[1:5])]
+    got, found, requests = read(*cuts, answer(chunked(ENTRIES[5] + END)), wanted=wanted, attempts=2)
+    assert got == BatchAnswer((0,), (0,))
+    assert found == {number + 1: data for number, data in RIGHT.items()}
+    assert [len(numbers_asked(request)) for request in requests] == [7, 5, 4, 3, 2, 1]
+
+
+def test_an_answer_cut_behind_its_last_entry_is_whole_even_if_that_one_is_missing() -> None:
+    got, found, requests = read(
+        answer(chunked(ENTRIES[0] + entry("__404__/b/gone.tar", b""), whole=False)),
+        wanted=[WANTED[0], ("ais://b/gone.tar", 0, 100_000)],
+    )
+    assert (got, found, len(requests)) == (BatchAnswer((1,), (1,)), {0: RIGHT[0]}, 1)
+
+
 HEAD = len(chunked(b"", whole=False))
 WHOLE = chunked(ARCHIVE, 300)
 

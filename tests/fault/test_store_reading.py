@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from urllib.parse import urlsplit
 
 import pytest
 from helpers.raw_server import RawServer, checksum, cut, head_of, raw, redirect, stall, status, whole
@@ -323,6 +324,21 @@ def test_after_a_break_in_the_middle_the_proxy_is_asked_again():
         with RawServer(redirect(first.url()), redirect(second.url())) as proxy:
             assert read(proxy.url())[0] == BODY
         assert second.requests[0].offset == 77
+
+
+@pytest.mark.parametrize("form", ["{}", "\f{}", "{}#part", "//{host}/x"])
+def test_a_redirect_to_another_node_is_followed(form):
+    with RawServer(whole(BODY)) as target:
+        host = urlsplit(target.url()).netloc
+        with RawServer(redirect(form.format(target.url(), host=host))) as proxy:
+            assert read(proxy.url())[0] == BODY
+
+
+@pytest.mark.parametrize("location", ["/x", "http:/x", "ht\ttp:/x"])
+def test_a_redirect_within_a_node_is_followed(location):
+    with RawServer(redirect(location), whole(BODY)) as server:
+        assert read(server.url())[0] == BODY
+        assert server.requests[1].target == "/x"
 
 
 @pytest.mark.parametrize(
