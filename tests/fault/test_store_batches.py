@@ -323,7 +323,7 @@ def test_what_the_cluster_lacks_is_not_asked_for_again() -> None:
     assert len(numbers_asked(requests[1])) == 4
 
 
-def test_what_comes_behind_a_missing_object_counts_at_once() -> None:
+def test_what_comes_after_a_missing_object_counts_at_once() -> None:
     wanted = [("ais://b/gone.tar", 0, 100_000), *WANTED]
     lacking = entry("__404__/b/gone.tar", b"")
     cuts = [answer(chunked(one, whole=False)) for one in (lacking + ENTRIES[0], *ENTRIES[1:5])]
@@ -333,7 +333,7 @@ def test_what_comes_behind_a_missing_object_counts_at_once() -> None:
     assert [len(numbers_asked(request)) for request in requests] == [7, 5, 4, 3, 2, 1]
 
 
-def test_an_answer_cut_behind_its_last_entry_is_whole_even_if_that_one_is_missing() -> None:
+def test_an_answer_cut_after_its_last_entry_is_whole_even_if_that_one_is_missing() -> None:
     got, found, requests = read(
         answer(chunked(ENTRIES[0] + entry("__404__/b/gone.tar", b""), whole=False)),
         wanted=[WANTED[0], ("ais://b/gone.tar", 0, 100_000)],

@@ -12,7 +12,15 @@ from torchdata_ais.urls.foreign_names import (
     path_fault,
     shown_name,
 )
-from torchdata_ais.urls.location import OBJECTS_PATH, PROVIDERS, Location, ObjectURL, no_cluster, shown_url
+from torchdata_ais.urls.location import (
+    OBJECTS_PATH,
+    PROVIDERS,
+    Location,
+    ObjectURL,
+    bucket_of,
+    no_cluster,
+    shown_url,
+)
 from torchdata_ais.urls.parsing import (
     MemberPath,
     bucket_place,
@@ -31,6 +39,7 @@ __all__ = [
     "ObjectURL",
     "ShardPlaces",
     "below_fault",
+    "bucket_of",
     "bucket_place",
     "check_object",
     "etl_query",

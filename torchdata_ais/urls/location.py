@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Literal
 from urllib.parse import quote, urlencode
 
@@ -137,6 +138,10 @@ class Location:
         return UsageError.at(
             f"no object can be called {self.name[:300]!r}: {why}", todo="check the name", url=self.uri[:4096]
         )
+
+
+bucket_of = attrgetter("endpoint", "provider", "namespace", "bucket")
+"""Function from a `Location` to the key of its bucket."""
 
 
 def no_cluster(place: str = "", url: str | None = None) -> UsageError:

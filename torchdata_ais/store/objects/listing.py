@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torchdata_ais.store.transport.options import StoreOptions
 from torchdata_ais.urls import (
     Location,
     ObjectURL,
+    bucket_of,
     bucket_place,
     etl_query,
     expand_template,
@@ -127,7 +129,7 @@ class _Listings:
             for text in _parts(source):
                 place, is_uri = _uri(text, self._options)
                 if is_uri and "{" not in place.name:
-                    places[_bucket_of(place)].append(place)
+                    places[bucket_of(place)].append(place)
         for bucket, named in places.items():
             if len(named) < _TOGETHER:
                 continue
@@ -140,20 +142,12 @@ class _Listings:
 
     def of(self, place: Location, prefix: str, options: StoreOptions) -> list[Entry]:
         """Return what `list_bucket` does."""
-        common, entries = self._known.get(_bucket_of(place), ("", None))
+        common, entries = self._known.get(bucket_of(place), ("", None))
         if entries is None or options is not self._options or not prefix.startswith(common):
             return list_bucket(place, prefix, options)
-        begin = bisect_left(entries, prefix, key=_name_of)
+        begin = bisect_left(entries, prefix, key=attrgetter("name"))
         rest = itertools.islice(entries, begin, None)
         return list(itertools.takewhile(lambda entry: entry.name.startswith(prefix), rest))
-
-
-def _name_of(entry: Entry) -> str:
-    return entry.name
-
-
-def _bucket_of(place: Location) -> tuple[str, ...]:
-    return place.endpoint, place.provider, place.namespace, place.bucket
 
 
 def list_objects(

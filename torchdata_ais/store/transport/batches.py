@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import attrgetter
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -24,7 +23,7 @@ from torchdata_ais.store.transport.options import StoreOptions
 from torchdata_ais.store.transport.request import send_message
 from torchdata_ais.store.transport.request_log import journal
 from torchdata_ais.tar.header import NUL, pax_records, read_header
-from torchdata_ais.urls import Location, parse_url
+from torchdata_ais.urls import Location, bucket_of, parse_url
 
 _BLOCK = 512
 _FILES = (0, ord("0"))
@@ -125,7 +124,6 @@ class _Archive:
 WantedRange = tuple["str | Location", int, int]
 """An object, the first byte, and how many bytes."""
 
-_BUCKET = attrgetter("endpoint", "provider", "namespace", "bucket")
 _PLACES = 4096  # URLs taken apart that are kept
 _UNKNOWN = (400, 404, 405, 501)  # statuses of servers that do not know the request
 
@@ -180,7 +178,7 @@ def batch_group(url: str | Location, options: StoreOptions) -> tuple[str, ...]:
         >>> batch_group("ais://a/1.tar", options) == batch_group("s3://a/1.tar", options)
         False
     """
-    return _group(_BUCKET(_place_of(url, options.endpoint)))
+    return _group(bucket_of(_place_of(url, options.endpoint)))
 
 
 def read_batch(
@@ -218,7 +216,7 @@ def read_batch(
     if not places:
         return BatchAnswer()
     first = places[0]
-    if len({_group(bucket) for bucket in set(map(_BUCKET, places))}) > 1:
+    if len({_group(bucket) for bucket in set(map(bucket_of, places))}) > 1:
         raise UsageError.at(
             "the ranges lie in places that one request cannot name", todo="group them by batch_group first"
         )

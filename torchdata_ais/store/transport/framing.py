@@ -20,7 +20,7 @@ from urllib3.response import BaseHTTPResponse
 
 _INTERIM = 32  # answers before the answer: 100 Continue, 102 Processing, 103 Early Hints
 _LINE = (64 << 10) + 1  # bytes; http.client refuses a line of so many
-_LINES = 101  # the same
+_LINES = 101  # http.client refuses a head of so many
 _OLD = ("HTTP/1.0", "HTTP/0.9")
 _NO_BODY = (204, 304)
 # A usual line. All others are left to http.client.
