@@ -125,18 +125,13 @@ def test_a_share_that_the_job_exceeds_ends_all_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_a_share_that_the_job_keeps_ends_no_rank_that_is_the_first_to_tell(tmp_path: Path) -> None:
-    """50 of 1,200 are bad, all at the begin of one rank's shard: at the end 4.17 of 100."""
-    paths = [tmp_path / f"t-{shard}.tar" for shard in range(SHARDS)]
-    for shard, path in enumerate(paths):
-        members = {f"{shard}-{n:03}.cls": b"x" if shard == 0 and n < 50 else b"1" for n in range(300)}
-        path.write_bytes(shard_bytes(members))
+def test_a_rank_that_pads_does_not_compare_the_share_of_what_it_repeats(tmp_path: Path) -> None:
+    """Half of the first shard is bad, 12.5 of 100 of the job's samples."""
+    shards = shards_of(tmp_path, 2)
     answers = run_forked(
-        train, 4, tmp_path / "job", shards=[str(path) for path in paths], share=0.0417, steps="pad", pause_s=0.04,
-        together=False,
-    )  # fmt: skip
-    steps_of = [answer.get("value") for answer in answers]
-    assert steps_of == [60] * 4, answers
+        train, 2, tmp_path / "job", shards=shards, share=0.2, steps="pad", pause_s=0.0, together=False
+    )
+    assert [answer.get("value") for answer in answers] == [60, 60], answers
 
 
 @pytest.mark.ci

@@ -8,7 +8,8 @@ before.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -236,19 +237,13 @@ class FixedStepRunner(StreamRunner):
             yield next(stream)
 
     def _endless(self) -> Iterator[Step]:
-        """Yield the steps of one pass after the other."""
-        while True:
-            empty = True
-            for step in self._one():
-                empty = False
-                yield step
-            if empty:
-                world = self.meeting.world
-                raise UsageError.at(
-                    f"rank {world.rank} of {world.size} got no batch in a whole epoch, so it cannot give any",
-                    todo="use more shards than ranks, or smaller batches",
-                )
+        """Yield the steps of one epoch after the other."""
+
+        def one() -> Iterator[Step]:
+            yield from self._one()
             self.number += 1
+
+        return _repeated(one, self.meeting.world)
 
     @override
     def finish(self) -> None:
@@ -281,16 +276,32 @@ class EqualStepRunner(StreamRunner):
             return steps
         assert ranks is not None
         self._agreed += 1
-        more = self._again() if self._epoch_steps == "pad" else None
+        more = _repeated(self._again, self.meeting.world) if self._epoch_steps == "pad" else None
         return _stop_together(steps, StepVotes(ranks, self._agreed), more)
 
     def _again(self) -> Iterator[Step]:
-        """Yield the pass from its start, for a rank without items: -1 as worker."""
-        while True:
-            engine = InProcessEngine(self._settings(stateful=False))
-            steps = engine.epoch([InstancePlan.of(self.seed, self.number, 1, 0)])
-            for item, _, _ in self._on_device(steps, engine):
-                yield item, -1, None
+        """Yield the pass from its start, for a rank without items: -1 as worker.
+
+        It reads what all ranks have read, so the job's share of skipped samples has counted these samples.
+        """
+        engine = InProcessEngine(self._settings(stateful=False))
+        plan = replace(InstancePlan.of(self.seed, self.number, 1, 0), errors_by_job=True)
+        for item, _, _ in self._on_device(engine.epoch([plan]), engine):
+            yield item, -1, None
+
+
+def _repeated(one: Callable[[], Iterator[Step]], world: World) -> Iterator[Step]:
+    """Yield the steps of one pass after the other."""
+    while True:
+        empty = True
+        for step in one():
+            empty = False
+            yield step
+        if empty:
+            raise UsageError.at(
+                f"rank {world.rank} of {world.size} got no batch in a whole epoch, so it cannot give any",
+                todo="use more shards than ranks, or smaller batches",
+            )
 
 
 def _stop_together(steps: Iterator[Step], votes: StepVotes, more: Iterator[Step] | None) -> Iterator[Step]:
