@@ -18,7 +18,7 @@ from typing_extensions import Self
 from torchdata_ais._util.arguments import checked
 from torchdata_ais._util.process_end import close_at_exit
 from torchdata_ais._util.world import World, WorldOptions
-from torchdata_ais.dataloader2.own.graph import attach_wrapper, replace_dp, set_graph_random_seed
+from torchdata_ais.dataloader2.own.graph import attach_wrapper, replace_dp, seed_graph
 from torchdata_ais.dataloader2.own.prefetch import resume
 from torchdata_ais.dataloader2.own.services import LimitFunction, ResetFunction
 from torchdata_ais.dataloader2.split import (
@@ -43,7 +43,7 @@ from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.observe.diagnosis.batch_records import Recorded
 from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
 from torchdata_ais.pipes.base.seed import NextEpoch
-from torchdata_ais.pipes.base.torch_pipes import all_pipes, traverse_dps
+from torchdata_ais.pipes.base.torch_pipes import all_pipes, pipes_in, traverse_dps
 from torchdata_ais.pipes.checkpoint.shard_order import warn_of_idle
 from torchdata_ais.ranks.group import Ranks
 from torchdata_ais.ranks.listing import Listing
@@ -381,8 +381,9 @@ class MultiProcessingReadingService(WorkersReadingService):  # type: ignore[misc
             )
             return
         assert self._pool is not None
-        set_graph_random_seed(self._end_datapipe, seeds)
-        notify_pipes(all_pipes(self._end_datapipe), epoch, None)
+        graph = traverse_dps(self._end_datapipe)
+        seed_graph(graph, seeds)
+        notify_pipes(pipes_in(graph), epoch, None)
         loads = [
             Reset(epoch, seeds.spawn(worker_id), iter_reset_fn, extras.get(worker_id), calls)
             for worker_id in range(self.num_workers)

@@ -21,8 +21,8 @@ from torchdata_ais.dataloader2.own.graph import (
     find_replicable_branches,
     list_dps,
     replace_dp,
+    seed_graph,
     set_datapipes_seed,
-    set_graph_random_seed,
 )
 from torchdata_ais.dataloader2.own.prefetch import resume
 from torchdata_ais.dataloader2.torchdata_names import (
@@ -35,7 +35,13 @@ from torchdata_ais.dataloader2.torchdata_names import (
 from torchdata_ais.errors import UsageError
 from torchdata_ais.pipes.base.seed import EpochCall
 from torchdata_ais.pipes.base.sources import share_node
-from torchdata_ais.pipes.base.torch_pipes import SHARDING_PRIORITIES, all_pipes, apply_sharding, traverse_dps
+from torchdata_ais.pipes.base.torch_pipes import (
+    SHARDING_PRIORITIES,
+    all_pipes,
+    apply_sharding,
+    pipes_in,
+    traverse_dps,
+)
 from torchdata_ais.pipes.planned.stage import PlannedStage
 from torchdata_ais.ranks.listing import number_ranks_first
 from torchdata_ais.workers.process import Dispatched
@@ -202,15 +208,18 @@ class ServicePart:
 
     def begin_pipe(self, pipe: Any, reset: Reset) -> Any:
         """Seed the pipe alone."""
+        graph = traverse_dps(pipe)
         if self.dispatching:
-            set_datapipes_seed(list_dps(traverse_dps(pipe)), reset.seeds, distributed_shared=True)
+            set_datapipes_seed(list_dps(graph), reset.seeds, distributed_shared=True)
         else:
-            set_graph_random_seed(pipe, reset.seeds)
+            seed_graph(graph, reset.seeds)
         if reset.iter_reset_fn is not None:
             pipe = reset.iter_reset_fn(pipe)
         if self.reset_fn is not None:
             pipe = self.reset_fn(pipe, self.info, reset.seeds)
-        pipes = all_pipes(pipe)
+        if reset.iter_reset_fn is not None or self.reset_fn is not None:
+            graph = traverse_dps(pipe)
+        pipes = pipes_in(graph)
         stages = planned_stages(pipes)
         for stage in stages:  # shared by all ranks and workers: torchdata would give each its own
             stage.set_seed(reset.seeds.generate_shared_seed())

@@ -269,9 +269,13 @@ def set_graph_random_seed(datapipe: Any, seed_generator: object) -> Any:
         >>> set_graph_random_seed(pipe, SeedGenerator(7)) is pipe
         True
     """
-    graph = traverse_dps(datapipe)
+    seed_graph(traverse_dps(datapipe), seed_generator)
+    return datapipe
+
+
+def seed_graph(graph: Graph, seed_generator: object) -> None:
+    """Seed all pipes of a graph as `set_graph_random_seed`."""
     filters = find_dps(graph, ShardingFilter)
     before = {id(pipe): pipe for end in filters for pipe in list_dps(graph_of(end, graph))}
     set_datapipes_seed(before.values(), seed_generator, distributed_shared=True)
     set_datapipes_seed(list_dps(graph, filters), seed_generator, distributed_shared=False)
-    return datapipe

@@ -26,14 +26,18 @@ class Pickled(NamedTuple):
 
 def dumped(item: object) -> Pickled:
     """Return `item` pickled: by dill where pickle cannot and dill is there."""
-    dill = dill_if_installed()
-    with graph_lock, explained():
+    with explained():
         try:
-            return Pickled(pickle.dumps(item), by_dill=False)
+            with graph_lock:
+                return Pickled(pickle.dumps(item), by_dill=False)
         except Exception:
+            dill = dill_if_installed()
             if dill is None:
                 raise
-            return Pickled(dill.dumps(item), by_dill=True)  # whatever pickle met, dill may know what to do
+            with graph_lock:
+                return Pickled(
+                    dill.dumps(item), by_dill=True
+                )  # whatever pickle met, dill may know what to do
 
 
 def loaded(pickled: Pickled) -> Any:

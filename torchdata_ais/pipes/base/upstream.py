@@ -7,7 +7,6 @@ its branches are one pipe.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -23,8 +22,13 @@ from torchdata_ais.pipes.base.torch_pipes import (
     is_fork,
 )
 
-# Most attributes are of these: to ask torch whether something is a pipe takes half a microsecond, 70 times an epoch.
-_NO_PIPES = frozenset({type(None), bool, int, float, str, bytes, types.FunctionType})
+_COLLECTIONS = (list, tuple, set, dict)
+
+
+def _is_pipe(value: object) -> bool:
+    """Return whether `value` is a pipe."""
+    # isinstance() takes half a microsecond for it, a thousand times an epoch.
+    return IterDataPipe in type(value).__mro__
 
 
 def parents(pipe: object) -> list[IterDataPipe[object]]:
@@ -36,9 +40,10 @@ def parents(pipe: object) -> list[IterDataPipe[object]]:
         )
     found: list[IterDataPipe[object]] = []
     for value in list(vars(pipe).values()):  # another thread may be at work in it
-        if type(value) in _NO_PIPES:
-            continue
-        found.extend(item for item in members(value) if isinstance(item, IterDataPipe))
+        if _is_pipe(value):
+            found.append(value)
+        elif isinstance(value, _COLLECTIONS):
+            found.extend(item for item in members(value) if _is_pipe(item))
     return found
 
 
@@ -46,7 +51,7 @@ def members(value: object) -> Iterable[Any]:
     """Return what a collection holds; what is none, alone."""
     if isinstance(value, dict):
         return value.values()
-    return value if isinstance(value, (list, tuple, set)) else [value]
+    return value if isinstance(value, _COLLECTIONS) else [value]
 
 
 def upstream(pipe: IterDataPipe[object]) -> Iterator[IterDataPipe[object]]:
