@@ -87,16 +87,15 @@ class Chunk:
 
     def fill(self, request: Request, came: bytes | memoryview | AISError) -> None:
         """Store the result of a request; views of it share the bytes."""
-        data = memoryview(came) if isinstance(came, bytes) else came
         for place in request.wanted:
             reference = self.wanted[place].reference
-            if isinstance(data, AISError):
-                self.pieces[place] = _with_key(data, reference)
+            if isinstance(came, AISError):
+                self.pieces[place] = _with_key(came, reference)
             elif reference.size == request.length:
                 self.pieces[place] = came
             else:
                 start = reference.start - request.start
-                self.pieces[place] = data[start : start + reference.size]
+                self.pieces[place] = memoryview(came)[start : start + reference.size]
 
 
 class Bottleneck:

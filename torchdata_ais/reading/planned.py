@@ -27,7 +27,7 @@ from torchdata_ais.reading.joined import JoinedIndexes, Whole, read_whole, with_
 from torchdata_ais.reading.packing import Grouping, digest_of
 from torchdata_ais.reading.requests import THREADS, Request, Wanted, chunks_in, requests_for, together
 from torchdata_ais.reading.runs import naming_index, planned_sample, url_of_shard
-from torchdata_ais.samples import PlannedSample, pack_place
+from torchdata_ais.samples import PlannedSample
 from torchdata_ais.store import ObjectCache, StoreOptions
 
 
@@ -389,8 +389,8 @@ class PlannedReading:
         if isinstance(found, AISError):
             raise naming_index(found, self.data.mixture.sources[wanted.source], reference)
         url = url_of_shard(reference.shard.name, self.options[wanted.source].endpoint)
+        found.shard = reference.number
         sample = planned_sample(found, url, wanted.source, wanted.draw)
-        sample.place = pack_place(reference.number, found.offset)
         if wanted.partners:
             self.data.joined.add_partners(sample, whole)
         self.data.mixture.sources[wanted.source].relabel(sample, reference)
