@@ -90,6 +90,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     logger.setLevel(level)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.usefixtures("own_folder")
 @pytest.mark.parametrize(
     "guide",

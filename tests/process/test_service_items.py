@@ -215,6 +215,29 @@ def test_worker_init_fn_and_worker_reset_fn_are_called_in_each_worker() -> None:
     assert {told for _, told in first} == {(2, 0, 1), (2, 1, 1)}
 
 
+class Epochs(IterDataPipe[tuple[int, int]]):
+    """Items with the number of the epoch, of which pipes are notified."""
+
+    def __init__(self, source: Any) -> None:
+        self.source, self.epoch = source, -1
+
+    def _ais_reset(self, *, epoch: int, extras: object) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((item, self.epoch) for item in self.source)
+
+
+def add_epochs(pipe: Any, info: Any, seeds: Any) -> Any:
+    return pipe if isinstance(pipe, Epochs) else Epochs(pipe)
+
+
+def test_what_worker_reset_fn_adds_is_notified_of_the_epoch() -> None:
+    with load(IterableWrapper(range(4)).sharding_filter(), 2, worker_reset_fn=add_epochs) as loader:
+        for epoch in range(2):
+            assert sorted(loader) == [(item, epoch) for item in range(4)]
+
+
 # sharding_round_robin_dispatch --------------------------------------------------------------------------------------
 
 

@@ -481,6 +481,7 @@ def names_of_a_job(name: str, place: Path) -> None:
             attempt(lambda file=file: run_dsort(quick(server), file, stall_timeout=2))
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
 def test_promise_8_hostile_names_lead_nowhere(
     entry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

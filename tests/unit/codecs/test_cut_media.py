@@ -351,6 +351,7 @@ VIDEOS: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", VIDEOS)
 def test_a_video_cut_at_any_byte_is_an_error(kind: str) -> None:
     data = clip(*VIDEOS[kind], frames=2)

@@ -190,6 +190,7 @@ def shows(text: str) -> bool:
     return SECRET in text or "YTFiMmMz" in text
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("words", SPELLINGS.values(), ids=SPELLINGS)
 def test_a_command_shows_no_secret(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # no program is there

@@ -124,6 +124,7 @@ def test_the_reader_under_other_loaders(index: SampleIndex, name: str) -> None:
             loader.shutdown()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("make", [stream, None])
