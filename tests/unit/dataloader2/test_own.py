@@ -236,6 +236,12 @@ class TestLoader:
         with pytest.raises(UsageError, match="cannot be sent to worker processes"):
             DataLoader2(Holds(threading.Lock()))
 
+    def test_what_pickles_does_not_import_dill(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "dill", object())  # an AttributeError if it is used
+        with pytest.raises(AttributeError, match="extend"):
+            DataLoader2(Holds(threading.Lock()))
+        assert list(DataLoader2(SequenceWrapper([5, 6]))) == [5, 6]
+
     @pytest.mark.parametrize(
         "state", [{}, {"serialized_datapipe": b"no pickle", "reading_service_state": None}, [], None]
     )
