@@ -207,7 +207,7 @@ class ServicePart:
         return self.begin_pipe(pipe, reset)
 
     def begin_pipe(self, pipe: Any, reset: Reset) -> Any:
-        """Seed the pipe alone."""
+        """Seed the pipe alone. No ``set_seed`` may change the graph."""
         graph = traverse_dps(pipe)
         if self.dispatching:
             set_datapipes_seed(list_dps(graph), reset.seeds, distributed_shared=True)

@@ -8,7 +8,7 @@ before.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -16,12 +16,13 @@ import torch
 from typing_extensions import override
 
 from torchdata_ais._util.world import World
-from torchdata_ais.errors import StateError, UsageError
+from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, InProcessEngine, Step
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, StepsName, another_epoch
 from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.rank_setup import RankSetup
 from torchdata_ais.loaders.state import check_state, plans_for
+from torchdata_ais.observe.collect import Report, counted_apart
 from torchdata_ais.pipes.base.pipe import IterDataPipe
 from torchdata_ais.pipes.base.upstream import is_sharding, upstream
 from torchdata_ais.pipes.checkpoint.ledger import stage_names
@@ -237,13 +238,19 @@ class FixedStepRunner(StreamRunner):
             yield next(stream)
 
     def _endless(self) -> Iterator[Step]:
-        """Yield the steps of one epoch after the other."""
-
-        def one() -> Iterator[Step]:
-            yield from self._one()
+        """Yield the steps of one pass after the other."""
+        while True:
+            empty = True
+            for step in self._one():
+                empty = False
+                yield step
+            if empty:
+                world = self.meeting.world
+                raise UsageError.at(
+                    f"rank {world.rank} of {world.size} got no batch in a whole epoch, so it cannot give any",
+                    todo="use more shards than ranks, or smaller batches",
+                )
             self.number += 1
-
-        return _repeated(one, self.meeting.world)
 
     @override
     def finish(self) -> None:
@@ -259,6 +266,7 @@ class EqualStepRunner(StreamRunner):
 
     ahead = True
     _agreed = 0  # epochs that voted
+    _counted: list[Report] | None = None  # at the end of this rank's part, while it repeats
 
     @override
     def check(self, world: World) -> None:
@@ -276,32 +284,37 @@ class EqualStepRunner(StreamRunner):
             return steps
         assert ranks is not None
         self._agreed += 1
-        more = _repeated(self._again, self.meeting.world) if self._epoch_steps == "pad" else None
+        more = self._again() if self._epoch_steps == "pad" else None
         return _stop_together(steps, StepVotes(ranks, self._agreed), more)
 
     def _again(self) -> Iterator[Step]:
         """Yield the pass from its start, for a rank without items: -1 as worker.
 
-        It reads what all ranks have read, so the job's share of skipped samples has counted these samples.
+        It reads what all ranks have read, so its items and skips are not counted again.
         """
-        engine = InProcessEngine(self._settings(stateful=False))
         plan = replace(InstancePlan.of(self.seed, self.number, 1, 0), errors_by_job=True)
-        for item, _, _ in self._on_device(engine.epoch([plan]), engine):
-            yield item, -1, None
+        self._counted = self.reports()
+        try:
+            with counted_apart(self._pipe):
+                while True:
+                    engine = InProcessEngine(self._settings(stateful=False))
+                    empty = True
+                    for item, _, _ in self._on_device(engine.epoch([plan]), engine):
+                        empty = False
+                        yield item, -1, None
+                    if empty:
+                        world = self.meeting.world
+                        raise LoaderError.at(
+                            f"rank {world.rank} of {world.size} has no batch left, and reading the epoch from its "
+                            "start gave none",
+                            todo="look in torchdata_ais.stats(loader) why samples were skipped",
+                        )
+        finally:
+            self._counted = None
 
-
-def _repeated(one: Callable[[], Iterator[Step]], world: World) -> Iterator[Step]:
-    """Yield the steps of one pass after the other."""
-    while True:
-        empty = True
-        for step in one():
-            empty = False
-            yield step
-        if empty:
-            raise UsageError.at(
-                f"rank {world.rank} of {world.size} got no batch in a whole epoch, so it cannot give any",
-                todo="use more shards than ranks, or smaller batches",
-            )
+    @override
+    def reports(self) -> list[Report]:
+        return super().reports() if self._counted is None or self._how.num_workers else self._counted
 
 
 def _stop_together(steps: Iterator[Step], votes: StepVotes, more: Iterator[Step] | None) -> Iterator[Step]:

@@ -34,10 +34,8 @@ def dumped(item: object) -> Pickled:
             dill = dill_if_installed()
             if dill is None:
                 raise
-            with graph_lock:
-                return Pickled(
-                    dill.dumps(item), by_dill=True
-                )  # whatever pickle met, dill may know what to do
+            with graph_lock:  # whatever pickle met, dill may know what to do
+                return Pickled(dill.dumps(item), by_dill=True)
 
 
 def loaded(pickled: Pickled) -> Any:

@@ -132,7 +132,7 @@ class NextEpoch:
         shared: object = self._shared
         popen = get_spawning_popen()
         if popen is not None:  # torch pickles pipes on their own, which would copy the memory
-            # A process is sent a descriptor once, however often a pipe is pickled for it: dill is tried first.
+            # A process is sent a descriptor once, however often a pipe is pickled for it: pickle is tried before dill.
             if self._sent is None or self._sent[0]() is not popen:
                 self._sent = weakref.ref(popen), bytes(ForkingPickler.dumps(shared))
             shared = self._sent[1]

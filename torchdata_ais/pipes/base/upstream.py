@@ -27,8 +27,8 @@ _COLLECTIONS = (list, tuple, set, dict)
 
 def _is_pipe(value: object) -> bool:
     """Return whether `value` is a pipe."""
-    # isinstance() takes half a microsecond for it, a thousand times an epoch.
-    return IterDataPipe in type(value).__mro__
+    # The check of abstract classes, which isinstance() makes, takes half a microsecond, a thousand times an epoch.
+    return type.__instancecheck__(IterDataPipe, value)
 
 
 def parents(pipe: object) -> list[IterDataPipe[object]]:
