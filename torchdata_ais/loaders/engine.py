@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from torchdata_ais._util.arguments import check_number
 from torchdata_ais._util.world import World
 from torchdata_ais.dataloader2 import DataLoader2, MultiProcessingReadingService
 from torchdata_ais.errors import UsageError
-from torchdata_ais.loaders.instance import InstancePlan, begin, set_errors_by_job, state_packer
+from torchdata_ais.loaders.instance import InstancePlan, begin, state_packer
 from torchdata_ais.observe.collect import Report, report_of
 from torchdata_ais.observe.diagnosis.batch_records import BatchRecorder, Recorded
 from torchdata_ais.observe.diagnosis.flight_record import ProcessPart
@@ -131,8 +130,7 @@ class InProcessEngine(Engine):
         begin(pipe, plan)
         # Nothing in this process can end a wait of its own thread: a stall is only logged.
         watchdog = Watchdog(self._settings.options.stall_after, "this process", None, None, pipe)
-        with ExitStack() as over, self._settings.listing.on(pipe):
-            over.callback(set_errors_by_job, pipe, by_job=False)  # it may be iterated without the loader
+        with self._settings.listing.on(pipe):
             self.started()
             with watchdog.running():
                 items = watchdog.watch(iterate(pipe))

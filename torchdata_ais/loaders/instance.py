@@ -54,7 +54,9 @@ class InstancePlan:
 def begin(tail: IterDataPipe[object], plan: InstancePlan) -> None:
     """Prepare the next iteration of `tail` by `plan`."""
     begin_epoch(tail, plan.epoch_seed, plan.number, plan.instance)
-    set_errors_by_job(tail, by_job=plan.errors_by_job)
+    for stage in upstream(tail):
+        if isinstance(stage, Pipe) and (policy := stage.error_policy()) is not None:
+            policy.by_job = plan.errors_by_job
     share_node(tail, plan.on_node)
     if plan.task is not None:
         planned = check_planned(tail)
@@ -66,13 +68,6 @@ def begin(tail: IterDataPipe[object], plan: InstancePlan) -> None:
             # Continued to the letter: the instance draws as the one did that it continues.
             begin_epoch(tail, plan.epoch_seed, part.reader.instances, part.reader.instance)
         restore(tail, part, plan.digests)
-
-
-def set_errors_by_job(tail: IterDataPipe[object], *, by_job: bool) -> None:
-    """Set whether the loader compares the share of skipped samples."""
-    for stage in upstream(tail):
-        if isinstance(stage, Pipe) and (policy := stage.error_policy()) is not None:
-            policy.by_job = by_job
 
 
 def state_packer(tail: IterDataPipe[object]) -> Callable[[], bytes | None]:

@@ -15,18 +15,19 @@ from typing import ClassVar
 import torch
 from typing_extensions import override
 
-from torchdata_ais._util.world import World
+from torchdata_ais._util.world import World, ranks_of_node
 from torchdata_ais.errors import LoaderError, StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, InProcessEngine, Step
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, StepsName, another_epoch
 from torchdata_ais.loaders.instance import InstancePlan
 from torchdata_ais.loaders.rank_setup import RankSetup
 from torchdata_ais.loaders.state import check_state, plans_for
-from torchdata_ais.observe.collect import Report, counted_apart
 from torchdata_ais.pipes.base.pipe import IterDataPipe
+from torchdata_ais.pipes.base.torch_pipes import is_fork
 from torchdata_ais.pipes.base.upstream import is_sharding, upstream
 from torchdata_ais.pipes.checkpoint.ledger import stage_names
 from torchdata_ais.pipes.checkpoint.shard_order import warn_of_idle
+from torchdata_ais.pipes.planned.batches import separate
 from torchdata_ais.ranks.steps import StepVotes
 from torchdata_ais.state import MergedState, StreamState, unpack
 
@@ -266,7 +267,6 @@ class EqualStepRunner(StreamRunner):
 
     ahead = True
     _agreed = 0  # epochs that voted
-    _counted: list[Report] | None = None  # at the end of this rank's part, while it repeats
 
     @override
     def check(self, world: World) -> None:
@@ -290,31 +290,27 @@ class EqualStepRunner(StreamRunner):
     def _again(self) -> Iterator[Step]:
         """Yield the pass from its start, for a rank without items: -1 as worker.
 
-        It reads what all ranks have read, so its items and skips are not counted again.
+        A copy of the pipe reads it, as its items and errors have been counted by the ranks that read them first. The
+        branches of a fork cannot be copied.
         """
-        plan = replace(InstancePlan.of(self.seed, self.number, 1, 0), errors_by_job=True)
-        self._counted = self.reports()
-        try:
-            with counted_apart(self._pipe):
-                while True:
-                    engine = InProcessEngine(self._settings(stateful=False))
-                    empty = True
-                    for item, _, _ in self._on_device(engine.epoch([plan]), engine):
-                        empty = False
-                        yield item, -1, None
-                    if empty:
-                        world = self.meeting.world
-                        raise LoaderError.at(
-                            f"rank {world.rank} of {world.size} has no batch left, and reading the epoch from its "
-                            "start gave none",
-                            todo="look in torchdata_ais.stats(loader) why samples were skipped",
-                        )
-        finally:
-            self._counted = None
-
-    @override
-    def reports(self) -> list[Report]:
-        return super().reports() if self._counted is None or self._how.num_workers else self._counted
+        world, pipe = self.meeting.world, self._pipe
+        if not any(is_fork(part) for part in upstream(pipe)):
+            pipe = separate(pipe)
+        settings = replace(self._settings(stateful=False), pipe=pipe)
+        plan = InstancePlan.of(self.seed, self.number, 1, 0)
+        plan = replace(plan, errors_by_job=True, on_node=ranks_of_node())
+        while True:
+            engine = InProcessEngine(settings)
+            empty = True
+            for item, _, _ in self._on_device(engine.epoch([plan]), engine):
+                empty = False
+                yield item, -1, None
+            if empty:
+                raise LoaderError.at(
+                    f"rank {world.rank} of {world.size} has no batch left, and the epoch gave none when it was read "
+                    "from its start",
+                    todo="look whether stages of your own leave out samples at random, or the shards were deleted",
+                )
 
 
 def _stop_together(steps: Iterator[Step], votes: StepVotes, more: Iterator[Step] | None) -> Iterator[Step]:

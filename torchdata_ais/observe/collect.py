@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -114,20 +113,6 @@ def restart(pipe: IterDataPipe[object]) -> None:
         vars(part).pop("_meter", None)
         if isinstance(part, Pipe):
             part.stats = StageStats()
-
-
-@contextmanager
-def counted_apart(pipe: IterDataPipe[object]) -> Iterator[None]:
-    """Leave out of the counters what is read in this context."""
-    parts = [(part, meter_of(part, keep=False), getattr(part, "stats", None)) for part in upstream(pipe)]
-    restart(pipe)
-    try:
-        yield
-    finally:
-        for part, meter, stats in parts:
-            vars(part)["_meter"] = meter
-            if isinstance(part, Pipe) and stats is not None:
-                part.stats = stats
 
 
 def _counts(pipe: IterDataPipe[object], sources: list[int]) -> StageCounts:

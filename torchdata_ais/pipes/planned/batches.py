@@ -91,9 +91,10 @@ class Substitutes:
 
 
 def separate(pipe: IterDataPipe[object]) -> IterDataPipe[object]:
-    """Return a copy of a chain that runs next to it, with its own errors."""
+    """Return a copy of a chain that runs next to it, with its own counts."""
     other = with_above(pipe, separate)
     other = copy_pipe(pipe) if other is pipe else other
+    vars(other).pop("_meter", None)
     if isinstance(other, Pipe):
         policy = other.error_policy()
         if policy is not None:
