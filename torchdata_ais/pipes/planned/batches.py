@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, cast
 
 from torchdata_ais.errors import EmptyBatchError
@@ -90,10 +91,18 @@ class Substitutes:
         return self._rows_of(self._task._replace(only=positions))
 
 
-def separate(pipe: IterDataPipe[object]) -> IterDataPipe[object]:
-    """Return a copy of a chain that runs next to it, with its own counts."""
-    other = with_above(pipe, separate)
-    other = copy_pipe(pipe) if other is pipe else other
+def separate(
+    pipe: IterDataPipe[object], made: dict[int, IterDataPipe[object]] | None = None
+) -> IterDataPipe[object]:
+    """Return a copy of a graph that runs next to it, with its own counts.
+
+    `made` has the copies of pipes by their ``id()``: one that several read from is copied once.
+    """
+    made = {} if made is None else made
+    if id(pipe) in made:
+        return made[id(pipe)]
+    other = with_above(pipe, partial(separate, made=made))
+    other = made[id(pipe)] = copy_pipe(pipe) if other is pipe else other
     vars(other).pop("_meter", None)
     if isinstance(other, Pipe):
         policy = other.error_policy()

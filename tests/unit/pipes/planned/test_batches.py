@@ -19,7 +19,8 @@ from torchdata_ais.errors import EmptyBatchError, UsageError
 from torchdata_ais.index import Mixture
 from torchdata_ais.loaders import MultiProcessingReadingService, as_dataset
 from torchdata_ais.pipes import AISSampleReader, RandomMix, Shuffler
-from torchdata_ais.pipes.planned.batches import plan_of
+from torchdata_ais.pipes.base.torch_pipes import all_pipes
+from torchdata_ais.pipes.planned.batches import plan_of, separate
 from torchdata_ais.testing import example_shards, shard_bytes
 
 COUNTS = (30, 1, 20, 0, 12)
@@ -218,6 +219,14 @@ def test_an_empty_pack_with_none_before_it_is_the_next_one(index: SampleIndex) -
     got = list(pipe.pack(length=[1] * TOTAL, budget=2))
     assert len(got) == (TOTAL + 1) // 2
     assert {row[0] for packs in got for pack in packs for row in pack} == set(range(0, TOTAL, 10))
+
+
+def test_a_copy_that_runs_next_to_a_graph_shares_no_pipe_and_has_no_more() -> None:
+    source = IterableWrapper([1, 2])
+    pipe = source.map(str).concat(source.map(str))
+    pipes, copies = all_pipes(pipe), all_pipes(separate(pipe))
+    assert list(map(type, copies)) == list(map(type, pipes))
+    assert not set(map(id, copies)) & set(map(id, pipes))
 
 
 def test_a_stage_that_gives_more_makes_its_batch_larger(index: SampleIndex) -> None:
