@@ -16,7 +16,7 @@ import torch
 from typing_extensions import override
 
 from torchdata_ais._util.world import World, ranks_of_node
-from torchdata_ais.errors import LoaderError, StateError, UsageError
+from torchdata_ais.errors import AISError, LoaderError, StateError, UsageError
 from torchdata_ais.loaders.engine import EngineOptions, InProcessEngine, Step
 from torchdata_ais.loaders.epoch_runner import EpochOptions, EpochRunner, StepsName, another_epoch
 from torchdata_ais.loaders.instance import InstancePlan
@@ -240,17 +240,13 @@ class FixedStepRunner(StreamRunner):
 
     def _endless(self) -> Iterator[Step]:
         """Yield the steps of one pass after the other."""
+        world = self.meeting.world
+        none = UsageError.at(
+            f"rank {world.rank} of {world.size} got no batch in a whole epoch, so it cannot give any",
+            todo="use more shards than ranks, or smaller batches",
+        )
         while True:
-            empty = True
-            for step in self._one():
-                empty = False
-                yield step
-            if empty:
-                world = self.meeting.world
-                raise UsageError.at(
-                    f"rank {world.rank} of {world.size} got no batch in a whole epoch, so it cannot give any",
-                    todo="use more shards than ranks, or smaller batches",
-                )
+            yield from _some(self._one(), none)
             self.number += 1
 
     @override
@@ -299,18 +295,25 @@ class EqualStepRunner(StreamRunner):
         settings = replace(self._settings(stateful=False), pipe=pipe)
         plan = InstancePlan.of(self.seed, self.number, 1, 0)
         plan = replace(plan, errors_by_job=True, on_node=ranks_of_node())
+        none = LoaderError.at(
+            f"rank {world.rank} of {world.size} has no batch left, and the epoch gave none when it was read from its "
+            "start",
+            todo="look whether stages of your own leave out samples at random, or the shards were deleted",
+        )
         while True:
             engine = InProcessEngine(settings)
-            empty = True
-            for item, _, _ in self._on_device(engine.epoch([plan]), engine):
-                empty = False
+            for item, _, _ in _some(self._on_device(engine.epoch([plan]), engine), none):
                 yield item, -1, None
-            if empty:
-                raise LoaderError.at(
-                    f"rank {world.rank} of {world.size} has no batch left, and the epoch gave none when it was read "
-                    "from its start",
-                    todo="look whether stages of your own leave out samples at random, or the shards were deleted",
-                )
+
+
+def _some(steps: Iterator[Step], none: AISError) -> Iterator[Step]:
+    """Yield the steps; raise `none` if there are none."""
+    empty = True
+    for step in steps:
+        empty = False
+        yield step
+    if empty:
+        raise none
 
 
 def _stop_together(steps: Iterator[Step], votes: StepVotes, more: Iterator[Step] | None) -> Iterator[Step]:
